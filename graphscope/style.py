@@ -7,8 +7,10 @@ format: escaping is the renderer's task, ``visible`` only makes sure that there 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from enum import StrEnum
+from typing import NamedTuple
 
 from graphscope.model import Edge, GraphData, Kind, Node, Reason, Role, SavedTensor, State, TensorInfo
 from graphscope.units import to_bytes_text, to_count_text, to_shape_text
@@ -77,6 +79,30 @@ class EdgeLook(StrEnum):
     """torch holds no such edge: data went here, a gradient never will."""
 
 
+class Form(NamedTuple):
+    """How a look is told without colour: the box and its line."""
+
+    rounded: bool
+    line: str
+    """``solid``, ``dashed`` or ``dotted``."""
+    width: float = 1.0
+    double: bool = False
+
+
+FORMS: dict[Look, Form] = {
+    Look.TRAINABLE: Form(rounded=False, line="solid", width=2.2),
+    Look.UNREACHED: Form(rounded=False, line="dotted", width=2.2),
+    Look.FROZEN: Form(rounded=False, line="solid", double=True),
+    Look.CONSTANT: Form(rounded=False, line="solid"),
+    Look.TRACKED: Form(rounded=True, line="solid", width=1.2),
+    Look.DEAD: Form(rounded=True, line="dotted", width=1.2),
+    Look.UNTRACKED: Form(rounded=True, line="dashed", width=1.2),
+    Look.OUTPUT: Form(rounded=True, line="solid", width=1.2),
+    Look.GROUP: Form(rounded=True, line="solid", double=True),
+}
+"""Sharp boxes are tensors that somebody made, rounded ones are what was done with them."""
+
+
 EDGE_MEANINGS: dict[EdgeLook, str] = {
     EdgeLook.FLOWS: "data forward, gradient back",
     EdgeLook.DEAD: "gradient could flow, but none arrives",
@@ -84,8 +110,8 @@ EDGE_MEANINGS: dict[EdgeLook, str] = {
 }
 
 REASON_WORDS: dict[Reason, str] = {
-    Reason.FROZEN: "frozen: requires_grad=False",
-    Reason.CONSTANT: "constant: no gradient needed",
+    Reason.FROZEN: "frozen",
+    Reason.CONSTANT: "constant",
     Reason.NO_GRAD: "not recorded: no_grad()",
     Reason.INFERENCE_MODE: "not recorded: inference_mode()",
     Reason.DETACH: "detach() cut here",
@@ -96,6 +122,9 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.CUSTOM_FUNCTION: "a custom Function returns no gradient",
     Reason.UNKNOWN: "no gradient, reason unknown",
 }
+
+EXPECTED_REASONS = frozenset({Reason.FROZEN, Reason.CONSTANT, Reason.INTEGER_DTYPE})
+"""Cuts that surprise nobody; a renderer lets the others stand out."""
 
 ODD_NODES: dict[str, str] = {
     "CopySlices": "an in-place write to a view, replayed on its base",
@@ -138,9 +167,11 @@ def visible(text: str) -> str:
     >>> visible("a b"), visible(""), visible("  "), visible("a\x1b[0m"), visible(r"\n")
     ('a b', '""', '"  "', 'a\\x1b[0m', '\\n')
     """
-    if not text.strip():
-        text = f'"{text}"'
-    return text if text.isprintable() else text.translate(_ESCAPES)
+    if text.isprintable() and text.strip():
+        return text
+    if any(character.isprintable() and character != " " for character in text):
+        return text.translate(_ESCAPES)
+    return f'"{text if text.isprintable() else ascii(text)[1:-1]}"'
 
 
 def elide(text: str, limit: int = NAME_LIMIT) -> str:
@@ -260,8 +291,8 @@ def _op_lines(node: Node, data: GraphData) -> Iterator[str]:
         stubs = stub_slots(node, data)
         if stubs:
             yield to_count_text(len(stubs), "input") + " without gradient"
-    if node.unexplored:
-        yield to_count_text(node.unexplored, "input") + " not followed"
+    if node.stopped:
+        yield "the walk stopped here"
 
 
 def _named_tensor_words(tensor: TensorInfo) -> str:
@@ -352,3 +383,27 @@ def edge_words(edge: Edge, data: GraphData) -> tuple[str, ...]:
     if edge.reason is not None:
         words.append(REASON_WORDS[edge.reason])
     return tuple(words)
+
+
+_LOOK_NOUNS: dict[Look, tuple[str, str]] = {
+    Look.TRAINABLE: ("leaf that gets a gradient", "leaves that get a gradient"),
+    Look.UNREACHED: ("trainable leaf that gets none", "trainable leaves that get none"),
+    Look.FROZEN: ("frozen parameter", "frozen parameters"),
+    Look.CONSTANT: ("leaf without gradient", "leaves without gradient"),
+    Look.TRACKED: ("recorded operation", "recorded operations"),
+    Look.DEAD: ("recorded operation that backward does not reach", "recorded operations that backward does not reach"),
+    Look.UNTRACKED: ("operation that was not recorded", "operations that were not recorded"),
+    Look.OUTPUT: ("root", "roots"),
+    Look.GROUP: ("group of operations", "groups of operations"),
+}
+
+
+def describe(data: GraphData) -> str:
+    """One sentence for somebody who cannot see the drawing: how many of what, and the names of the roots."""
+    counts = Counter(map(look_of, data.nodes))
+    parts = [to_count_text(counts[look], *_LOOK_NOUNS[look]) for look in Look if counts[look]]
+    roots = [elide(title_of(data.by_id[root])) for root in data.roots[:3]]
+    if len(data.roots) > len(roots):
+        roots.append("…")
+    hidden = f" {to_count_text(data.view.hidden, 'node')} not drawn." if data.view.hidden else ""
+    return f"{to_count_text(len(data.nodes), 'node')}: {', '.join(parts)}. Computes {', '.join(roots)}.{hidden}"
