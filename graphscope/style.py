@@ -47,9 +47,9 @@ GLYPHS: dict[Look, str] = {
     Look.UNREACHED: "◌",
     Look.FROZEN: "‖",
     Look.CONSTANT: "○",
-    Look.TRACKED: "▪",
+    Look.TRACKED: "■",
     Look.DEAD: "◊",
-    Look.UNTRACKED: "▫",
+    Look.UNTRACKED: "□",
     Look.OUTPUT: "►",
     Look.GROUP: "≡",
 }
@@ -90,8 +90,8 @@ class Form(NamedTuple):
 
 
 FORMS: dict[Look, Form] = {
-    Look.TRAINABLE: Form(rounded=False, line="solid", width=2.2),
-    Look.UNREACHED: Form(rounded=False, line="dotted", width=2.2),
+    Look.TRAINABLE: Form(rounded=False, line="solid", width=2.0),
+    Look.UNREACHED: Form(rounded=False, line="dotted", width=1.6),
     Look.FROZEN: Form(rounded=False, line="solid", double=True),
     Look.CONSTANT: Form(rounded=False, line="solid"),
     Look.TRACKED: Form(rounded=True, line="solid", width=1.2),
@@ -111,7 +111,7 @@ EDGE_MEANINGS: dict[EdgeLook, str] = {
 
 REASON_WORDS: dict[Reason, str] = {
     Reason.FROZEN: "frozen",
-    Reason.CONSTANT: "constant",
+    Reason.CONSTANT: "needs no gradient",
     Reason.NO_GRAD: "not recorded: no_grad()",
     Reason.INFERENCE_MODE: "not recorded: inference_mode()",
     Reason.DETACH: "detach() cut here",
@@ -226,9 +226,7 @@ def title_of(node: Node) -> str:
         return visible(names[0])
     if node.kind is Kind.OUTPUT:
         return "output"
-    shape = node.outputs[0].shape
-    fallback = "unnamed scalar" if shape == () else "unnamed tensor"
-    return _UNNAMED.get(node.role, fallback) if node.role else fallback
+    return _UNNAMED.get(node.role, "unnamed tensor") if node.role else "unnamed tensor"
 
 
 def tensor_words(tensor: TensorInfo) -> str:
@@ -357,7 +355,7 @@ def saved_words(saved: SavedTensor, data: GraphData) -> str:
     if saved.state in _STATE_WORDS:
         words.append(_STATE_WORDS[saved.state])
     else:
-        words.append(to_bytes_text(saved.bytes))
+        words.append("size unknown" if saved.bytes is None else to_bytes_text(saved.bytes))
     if saved.storage is not None and len(data.owners[saved.storage]) > 1:
         words.append(f"shared as {saved.storage}")
     if saved.modified:

@@ -1,0 +1,1 @@
+"""Renderers: plain functions over ``GraphData`` with one frozen record of options each."""

@@ -1,0 +1,244 @@
+"""DOT: the graph as Graphviz reads it.
+
+``to_dot`` composes text and runs nothing; ``render.engine`` turns the text into SVG, PNG or PDF, and so
+does any ``dot``. Lines are composed by hand, because a graph may have tens of thousands of nodes and the
+``graphviz`` package quotes every attribute anew; its ``Digraph`` holds the finished lines.
+
+Data flows downwards (or to the right): leaves first, roots last. Labels are HTML-like, so that the forward
+op can stand out from the backward node. The same graph gives the same text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+
+import graphviz
+
+from graphscope.errors import FormatError
+from graphscope.model import GraphData, Location, Node, Region
+from graphscope.render.escape import to_identifier, to_label, to_quoted
+from graphscope.render.legend import to_caption, wrap
+from graphscope.render.palette import PALETTES, Palette, Theme
+from graphscope.style import (
+    EXPECTED_REASONS,
+    FORMS,
+    GLYPHS,
+    MODE_WORDS,
+    NAME_LIMIT,
+    EdgeLook,
+    Look,
+    describe,
+    details_of,
+    edge_look,
+    edge_words,
+    elide,
+    look_of,
+    stub_slots,
+    title_of,
+    visible,
+)
+
+FONT = "Helvetica"
+"""Known to every Graphviz; the engine answers with the bundled Arimo, whose letters are as wide."""
+
+
+class Direction(StrEnum):
+    """Which way data flows in the drawing."""
+
+    DOWN = "TB"
+    RIGHT = "LR"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DotOptions:
+    """How a graph is drawn; what is drawn is a matter of ``transforms``."""
+
+    theme: Theme = Theme.LIGHT
+    rankdir: Direction = Direction.DOWN
+    show: frozenset[str] = frozenset()
+    """Of ``saved hooks versions accumulate source stubs``: what boxes tell beyond the usual."""
+    legend: bool = True
+    title: str | None = None
+    """Drawn above the graph if given."""
+
+    def __post_init__(self) -> None:
+        """Take the words for the members.
+
+        Raises:
+            FormatError: if the theme or the direction is not one of the known words.
+        """
+        for field, kind in (("theme", Theme), ("rankdir", Direction)):
+            given = getattr(self, field)
+            try:
+                object.__setattr__(self, field, kind(given))
+            except ValueError:
+                known = ", ".join(kind)
+                raise FormatError(f"{given!r} is no {field}; choose one of {known}.") from None
+
+
+def to_dot(data: GraphData, options: DotOptions | None = None) -> graphviz.Digraph:
+    """A graph as a ``graphviz.Digraph``; ``.source`` is the DOT text.
+
+    The same graph and options give the same text, in every process. Any name is shown as typed.
+
+    Example:
+        ``to_dot(data, DotOptions(theme="dark", rankdir="LR")).source``
+    """
+    options = options or DotOptions()
+    palette = PALETTES[options.theme]
+    caption = to_caption(data, palette, legend=options.legend, wide=options.rankdir is Direction.RIGHT)
+    inner = [*_node_lines(data, options, palette), *_edge_lines(data, palette)]
+    if "stubs" in options.show:
+        inner += _stub_lines(data, palette)
+    body = [*_default_lines(data, options, palette), *_framed(inner, caption, options.title)]
+    return graphviz.Digraph("graphscope", body=body)
+
+
+def _default_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
+    tooltip = to_quoted(f"{visible(options.title or 'autograd graph')}\n{describe(data)}")
+    yield (
+        f'\tgraph [rankdir={options.rankdir} bgcolor="{palette.background}" fontcolor="{palette.text}" fontname={FONT}'
+        f" fontsize=9 nodesep=0.3 ranksep=0.35 pad=0.2 tooltip={tooltip}]\n"
+    )
+    yield (
+        f"\tnode [shape=box fontname={FONT} fontsize=12 height=0.3 width=0.4"
+        f' margin="0.13,0.06"{_look_attributes(Look.TRACKED, palette)}]\n'
+    )
+    yield (
+        f'\tedge [color="{palette.edges[EdgeLook.FLOWS]}" fontcolor="{palette.muted}" fontname={FONT} fontsize=9'
+        " penwidth=1.1 arrowsize=0.7]\n"
+    )
+
+
+def _look_attributes(look: Look, palette: Palette) -> str:
+    form, colours = FORMS[look], palette.looks[look]
+    style = [*(["rounded"] if form.rounded else []), "filled", *([form.line] if form.line != "solid" else [])]
+    return (
+        f' class={look} style="{",".join(style)}" fillcolor="{colours.fill}" color="{colours.line}"'
+        f' fontcolor="{colours.text}" penwidth={form.width:g} peripheries={2 if form.double else 1}'
+    )
+
+
+def _framed(inner: Sequence[str], caption: str, title: str | None) -> Iterator[str]:
+    """Graphviz gives a graph one label: with a title above, the caption below needs a frame of its own."""
+    if title is None:
+        if caption:
+            yield f"\tgraph [labelloc=b label=<{caption}>]\n"
+        yield from inner
+        return
+    yield f"\tgraph [labelloc=t fontsize=15 label=<<b>{to_label(visible(title))}</b>>]\n"
+    yield "\tsubgraph cluster_frame {\n"
+    yield f'\tgraph [peripheries=0 labelloc=b fontsize=9 tooltip=" " label=<{caption or " "}>]\n'
+    yield from inner
+    yield "\t}\n"
+
+
+def _node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
+    """Nodes outside all regions, then each region with its own, inner regions inside outer ones."""
+    within: dict[str | None, list[str]] = {region.id: [] for region in data.regions}
+    within[None] = []
+    frames = {look: _label_frame(look, palette) for look in Look}
+    for node in data.nodes:
+        within[node.region].append(_node_line(node, data, options.show, frames))
+    yield from within.pop(None)
+    if within:
+        yield from _region_lines(data, within, options, palette)
+
+
+def _label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
+    """What stands before the title, between title and details, and after them."""
+    mark = "" if look is Look.TRACKED else f"{GLYPHS[look]}  "
+    attributes = "" if look is Look.TRACKED else _look_attributes(look, palette)
+    font = f'<font point-size="10" color="{palette.looks[look].muted}">'
+    return f"label=<{mark}<b>", f"</b><br/>{font}", f"</font>>{attributes}"
+
+
+def _node_line(node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]]) -> str:
+    before, between, after = frames[look_of(node)]
+    title = title_of(node)
+    details = "\n".join(details_of(node, data, show))
+    tooltip = ""
+    if len(title) > NAME_LIMIT:
+        tooltip, title = title, elide(title)
+    if node.location is not None:
+        tooltip = f"{tooltip}\n{_place(node.location)}".lstrip()
+    if tooltip:
+        after = f"{after} tooltip={to_quoted(tooltip)}"
+    lines = to_label(wrap(details)).replace("\n", "<br/>")
+    return f"\t{to_identifier(node.id)} [{before}{to_label(title)}{between}{lines}{after}]\n"
+
+
+def _place(location: Location) -> str:
+    return visible(f"{location.file}:{location.line}") + (f"\n{visible(location.code)}" if location.code else "")
+
+
+def _region_lines(
+    data: GraphData, within: dict[str | None, list[str]], options: DotOptions, palette: Palette
+) -> list[str]:
+    """Regions as nested clusters; one without nodes is not drawn. A region stands after the one around it."""
+    first = {node.region: node.id for node in reversed(data.nodes)}
+    inside: dict[str | None, list[list[str]]] = {region.id: [] for region in data.regions}
+    inside[None] = []
+    finished: set[str] = set()
+    for region in reversed(data.regions):
+        content = [*within[region.id], *(line for block in reversed(inside[region.id]) for line in block)]
+        finished.add(region.id)
+        if content:
+            parent = region.parent if region.parent in inside and region.parent not in finished else None
+            first.setdefault(parent, first[region.id])
+            inside[parent].append([*_region_head(region, first[region.id], options, palette), *content, "\t}\n"])
+    return [line for block in reversed(inside[None]) for line in block]
+
+
+def _region_head(region: Region, first: str, options: DotOptions, palette: Palette) -> Iterator[str]:
+    """The box of a region and its title: downwards a node, since edges run across the label of a cluster."""
+    words = MODE_WORDS.get(region.mode, visible(region.mode))
+    place, _, code = _place(region.location).partition("\n") if region.location is not None else ("", "", "")
+    lines = [f"<b>{to_label(words)}</b>  {to_label(elide(place))}".rstrip(), to_label(elide(code))]
+    lines.append("still in force at the end" if region.left_on else "")
+    label = "".join(f'{line}<br align="left"/>' for line in lines if line)
+    is_node = options.rankdir is Direction.DOWN
+    text = f'fontsize=10 fontcolor="{palette.muted}" tooltip={to_quoted(f"ran under {words}")}'
+    yield f"\tsubgraph {to_identifier('cluster_' + region.id)} {{\n"
+    yield (
+        f'\tgraph [class=region style="rounded,filled,dashed" peripheries=1 fillcolor="{palette.region}"'
+        f' color="{palette.muted}" margin=10 labelloc=t labeljust=l {text} label=<{"" if is_node else label}>]\n'
+    )
+    if is_node:
+        title = to_identifier(f"{region.id} title")
+        yield f'\t{title} [class="region-title" shape=plain peripheries=0 style="" {text} label=<{label}>]\n'
+        yield f"\t{title} -> {to_identifier(first)} [style=invis]\n"
+
+
+def _stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
+    """Inputs without gradient that the graph knows nothing else of."""
+    colour = palette.edges[EdgeLook.CUT]
+    for node in data.nodes:
+        for slot in stub_slots(node, data):
+            stub = to_identifier(f"{node.id} stub {slot}")
+            yield (
+                f'\t{stub} [class=stub style=dashed color="{colour}" fontcolor="{palette.muted}" fontsize=9'
+                f' penwidth=0.8 tooltip="input {slot}" label=<input {slot}: no gradient needed here>]\n'
+            )
+            yield f'\t{stub} -> {to_identifier(node.id)} [class=cut style=dashed color="{colour}"]\n'
+
+
+def _edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
+    """Edges in order; two uses of one tensor are two edges."""
+    looks = {
+        EdgeLook.FLOWS: "",
+        EdgeLook.DEAD: f'class=dead style=dotted color="{palette.edges[EdgeLook.DEAD]}"',
+        EdgeLook.CUT: f'class=cut style=dashed color="{palette.edges[EdgeLook.CUT]}"',
+    }
+    for edge in data.edges:
+        attributes = [looks[edge_look(edge, data)]]
+        words = edge_words(edge, data)
+        if words:
+            alarming = edge.reason is not None and edge.reason not in EXPECTED_REASONS
+            colour = f' fontcolor="{palette.alarm}"' if alarming else ""
+            attributes.append(f"label=<&#160;{'<br/>&#160;'.join(map(to_label, words))}>{colour}")
+        text = " ".join(filter(None, attributes))
+        ends = f"\t{to_identifier(edge.source)} -> {to_identifier(edge.target)}"
+        yield f"{ends} [{text}]\n" if text else f"{ends}\n"

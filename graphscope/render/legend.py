@@ -1,0 +1,94 @@
+"""What stands below a drawing: the marks it uses and what it leaves out, as an HTML-like label of Graphviz.
+
+A label of the graph, rather than nodes of its own, takes no part in the layout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from graphscope.model import GraphData
+from graphscope.render.escape import to_label
+from graphscope.render.palette import Palette
+from graphscope.style import EDGE_MEANINGS, FORMS, GLYPHS, MEANINGS, EdgeLook, Look, edge_look, look_of, visible
+from graphscope.units import to_count_text
+
+LINE_LIMIT = 46
+"""Longest line of a box; longer sentences are broken at a space."""
+
+_EDGE_SAMPLES = {EdgeLook.FLOWS: "───►", EdgeLook.DEAD: "· · · ►", EdgeLook.CUT: "– – ►"}
+
+
+def wrap(text: str) -> str:
+    r"""Lines of more than ``LINE_LIMIT`` characters broken at spaces, where they have some, into lines about as long.
+
+    >>> wrap("connected, but torch has no derivative: backward raises")
+    'connected, but torch has no\nderivative: backward raises'
+    """
+    if len(text) <= LINE_LIMIT:
+        return text
+    return "\n".join(line if len(line) <= LINE_LIMIT else _broken(line) for line in text.split("\n"))
+
+
+def _broken(line: str) -> str:
+    width = -(-len(line) // -(-len(line) // LINE_LIMIT)) + 4
+    return re.sub(rf"(?=.{{{width + 1}}})(.{{12,{width}}}) ", r"\1\n", line)
+
+
+def to_caption(data: GraphData, palette: Palette, *, legend: bool, wide: bool) -> str:
+    """The inside of a label: an entry for each mark in use, what is hidden, what must be known. May be empty."""
+    entries = [*_entries(data, palette)] if legend else []
+    columns = 1 + (len(entries) > 5) + wide
+    rows = [*_rows(entries, columns)]
+    span = f'<td align="left" colspan="{3 * columns}">'
+    rows += [
+        f'<tr>{span}<font color="{palette.muted}">{_lines(sentence)}</font></td></tr>' for sentence in _sentences(data)
+    ]
+    if not rows:
+        return ""
+    space = f'<tr><td height="8" colspan="{3 * columns}"></td></tr>'
+    return f'<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{space}{"".join(rows)}</table>'
+
+
+def _sentences(data: GraphData) -> Iterator[str]:
+    if data.view.hidden:
+        yield f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here"
+    yield from data.view.notes
+    yield from data.notices
+
+
+def _lines(sentence: str) -> str:
+    return to_label(wrap(visible(sentence))).replace("\n", '<br align="left"/>') + '<br align="left"/>'
+
+
+def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
+    """Entries in columns, to be read downwards; each takes two cells and a gap."""
+    height = -(-len(entries) // columns)
+    for row in range(height):
+        yield "<tr>" + '<td width="10"></td>'.join(entries[row::height]) + "</tr>"
+
+
+def _entries(data: GraphData, palette: Palette) -> Iterator[str]:
+    looks = {look_of(node) for node in data.nodes}
+    for look in Look:
+        if look in looks:
+            yield f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>'
+    edge_looks = {edge_look(edge, data) for edge in data.edges}
+    for kind in EdgeLook:
+        if kind in edge_looks:
+            sample = f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
+            yield f'{sample}<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
+
+
+def _box(look: Look, palette: Palette) -> str:
+    """A small box that looks as the nodes do; the double line is a box in a box."""
+    form, colours = FORMS[look], palette.looks[look]
+    style = ",".join([*(["rounded"] if form.rounded else []), *([form.line] if form.line != "solid" else [])])
+    border = f'border="{round(form.width)}" color="{colours.line}"' + (f' style="{style}"' if style else "")
+    glyph = f'<font color="{colours.text}">{GLYPHS[look]}</font>'
+    size = 'fixedsize="true" width="26" height="17"'
+    if not form.double:
+        return f'<td {border} bgcolor="{colours.fill}" {size}>{glyph}</td>'
+    inner = f'<table {border} bgcolor="{colours.fill}" cellborder="0" cellspacing="0" cellpadding="0"><tr>'
+    return f'<td {border} cellpadding="2">{inner}<td width="20" height="11">{glyph}</td></tr></table></td>'

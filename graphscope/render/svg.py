@@ -1,0 +1,89 @@
+"""What Graphviz writes as SVG, made fit for a page: readable aloud, several on one page, any font.
+
+Graphviz gives every drawing the same ids, shows DOT names as tooltips and names one font. Here a drawing
+gets ids of its own, a title and a description, its tooltips, and a list of fonts for the viewer to choose from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import xml.etree.ElementTree as ET  # noqa: S405 - what is read was written by our own engine
+from collections.abc import Iterator
+
+from graphscope.render.fonts import FAMILIES
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK_TITLE = "{http://www.w3.org/1999/xlink}title"
+_group = f"{{{_SVG}}}g"
+_title = f"{{{_SVG}}}title"
+_text = f"{{{_SVG}}}text"
+
+
+def finish_svg(written: bytes, *, prefix: str | None = None) -> bytes:
+    """The SVG of Graphviz with title, description, ids of its own, tooltips and fonts.
+
+    Args:
+        written: what Graphviz wrote. The graph's ``tooltip`` holds the title, and below it the description.
+        prefix: begins every id. By default it is made of the content, so that different drawings
+            on one page do not collide and the same drawing is always the same text.
+    """
+    prefix = prefix or f"g{hashlib.sha256(written).hexdigest()[:10]}"
+    root = ET.fromstring(written)  # noqa: S314 - see the import
+    title, description = "graph", ""
+    for group in root.iter(_group):
+        kind = (group.get("class") or "").partition(" ")[0]
+        if not kind:
+            continue
+        tooltip = _unwrap_tooltip(group)
+        if kind == "graph":
+            title, _, description = (tooltip or title).partition("\n")
+        _name(group, kind, prefix, tooltip)
+    for text in root.iter(_text):
+        text.attrib.pop("font-family", None)
+    _introduce(root, prefix, title, description)
+    ET.register_namespace("", _SVG)
+    return ET.tostring(root, encoding="utf-8") + b"\n"
+
+
+def _unwrap_tooltip(group: ET.Element) -> str | None:
+    """Graphviz puts what has a tooltip into a link without an address; take it out and return the tooltip."""
+    for position, child in enumerate(group):
+        if child.tag == _group and (child.get("id") or "").startswith("a_") and len(child):
+            tooltip = child[0].get(_XLINK_TITLE)
+            group[position : position + 1] = list(child[0])
+            return tooltip
+    return None
+
+
+def _name(group: ET.Element, kind: str, prefix: str, tooltip: str | None) -> None:
+    group.set("id", f"{prefix}-{group.get('id')}")
+    name = group.find(_title)
+    if name is None:
+        return
+    if kind in {"node", "edge"}:
+        group.set("data-id", name.text or "")
+    if kind == "node":
+        name.text = tooltip or name.text
+    elif kind == "cluster" and tooltip and tooltip.strip():
+        name.text = tooltip
+    else:
+        group.remove(name)
+
+
+def _introduce(root: ET.Element, prefix: str, title: str, description: str) -> None:
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{prefix}-title {prefix}-description")
+    root.set("font-family", FAMILIES)
+    root.set("style", "max-width: 100%; height: auto")
+    for name, text, position in (("title", title, 0), ("desc", description, 1)):
+        element = ET.Element(f"{{{_SVG}}}{name}", {"id": f"{prefix}-{'title' if position == 0 else 'description'}"})
+        element.text, element.tail = text, "\n"
+        root.insert(position, element)
+
+
+def texts(written: bytes) -> Iterator[str]:
+    """Every line of text that an SVG shows, with ordinary spaces."""
+    root = ET.fromstring(written)  # noqa: S314 - see the import
+    for element in root.iter(_text):
+        yield re.sub("\u00a0", " ", "".join(element.itertext()))
