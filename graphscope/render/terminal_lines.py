@@ -231,7 +231,7 @@ class _Writer:
         left, further = (Span(fitted(fit_rail(text, most), encoding), "dim") for text in (rail, below))
         marks = [Span(fitted(span.text, encoding), span.style) for span in head]
         safe = [Span(fitted(visible(span.text), encoding), span.style) for span in parts]
-        yield from pack([left, *marks], [further], safe, self._width)
+        yield from pack([left, *marks], [further], safe, self._width, self._ellipsis)
 
 
 def _choose(tree: Tree, limit: int | None) -> _Shown:

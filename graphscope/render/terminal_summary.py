@@ -52,7 +52,7 @@ def summarize(data: GraphData) -> list[Fact]:
 
 
 def depth_of(data: GraphData) -> int:
-    """Ops on the longest way from a leaf to an output.
+    """Ops on the longest way from a leaf to a root; without roots, to any node.
 
     >>> depth_of(GraphData(nodes=(), edges=(), roots=(), torch=""))
     0
@@ -61,7 +61,7 @@ def depth_of(data: GraphData) -> int:
     for node in data.nodes:  # inputs come before their readers
         before = max((depth.get(edge.source, 0) for edge in data.incoming[node.id]), default=0)
         depth[node.id] = before + (node.kind in {Kind.OP, Kind.GROUP})
-    return max(depth.values(), default=0)
+    return max((depth[root] for root in data.roots or depth), default=0)
 
 
 def elements_of(node: Node) -> int | None:

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+
+from graphscope.style import GLYPHS, Look
 
 GAP = "  "
 """Between two facts on one line."""
 
 _JOINERS = frozenset({0x200D, *range(0xFE00, 0xFE10)})
-# One ASCII character or word for each mark of the renderers, distinct among those that tell something apart.
+# What stands for a mark where only ASCII can be written; distinct among those that tell something apart.
+_ASCII_LOOKS = {
+    Look.TRAINABLE: "*",
+    Look.UNREACHED: "?",
+    Look.FROZEN: "#",
+    Look.CONSTANT: "o",
+    Look.TRACKED: "+",
+    Look.DEAD: "!",
+    Look.UNTRACKED: "-",
+    Look.OUTPUT: ">",
+    Look.GROUP: "=",
+}
 _ASCII = {
-    "●": "*", "◌": "?", "‖": "#", "○": "o", "▪": "+", "◊": "!", "▫": "-", "►": ">", "≡": "=",
-    "─": "-", "┈": ".", "╌": "~", "│": "|", "├": "|", "╰": "`", "┊": ":",
-    "↑": "^", "↓": "v", "…": "...", "×": "x", "·": "/", "→": "->", "—": "-", "⋯": "~",
-}  # fmt: skip
+    **{GLYPHS[look]: mark for look, mark in _ASCII_LOOKS.items()},
+    **dict(zip("─┈╌│├╰┊⋯↑↓×·—", "-.~||`:~^vx/-", strict=True)),
+    "…": "...",
+    "→": "->",
+}
 
 
 class Span(NamedTuple):
@@ -31,8 +46,8 @@ Line = list[Span]
 def fitted(text: str, encoding: str) -> str:
     r"""Text that ``encoding`` can write: marks become ASCII, other letters are written as Python escapes them.
 
-    >>> fitted("● 权重 4×2", "ascii"), fitted("4×2", "latin-1"), fitted("● 权重", "utf-8")
-    ('* \\u6743\\u91cd 4x2', '4×2', '● 权重')
+    >>> fitted("权重 4×2", "ascii"), fitted("4×2", "latin-1"), fitted("权重", "utf-8")
+    ('\\u6743\\u91cd 4x2', '4×2', '权重')
     """
     if text.isascii() or encoding.lower().startswith("utf"):
         return text
@@ -63,7 +78,7 @@ def elide_cells(text: str, width: int, mark: str = "…") -> str:
     """Text of at most ``width`` cells: a longer one loses its middle.
 
     >>> elide_cells("encoder.layers.0.weight", 12), elide_cells("权重权重权重", 7), elide_cells("short", 7)
-    ('encode….weig', '权重…重', 'short')
+    ('encoder…ight', '权重…重', 'short')
     """
     if cells(text) <= width:
         return text
@@ -73,16 +88,15 @@ def elide_cells(text: str, width: int, mark: str = "…") -> str:
 
 
 def _first_cells(text: str, width: int) -> str:
-    # A character may take no cell: what is cut here is cut again until it fits.
-    head = text[:width]
-    while cells(head) > width:
-        head = head[:-1]
-    return head.rstrip("\u200d")
+    length = bisect_right(range(len(text) + 1), width, key=lambda length: cells(text[:length])) - 1
+    return text[:length].rstrip("\u200d")
 
 
 def _last_cells(text: str, width: int) -> str:
-    tail = text[len(text) - width :]
-    while tail and (cells(tail) > width or cells(tail[0]) == 0 or ord(tail[0]) in _JOINERS):
+    length = bisect_right(range(len(text) + 1), width, key=lambda length: cells(text[len(text) - length :])) - 1
+    tail = text[len(text) - length :]
+    # What would join itself to the mark before it belongs to a character that is gone.
+    while tail and (cells(tail[0]) == 0 or ord(tail[0]) in _JOINERS):
         tail = tail[1:]
     return tail
 
@@ -92,17 +106,19 @@ def fit_rail(rail: str, width: int) -> str:
     return rail if len(rail) <= width else "⋯" + rail[len(rail) - width + 1 :]
 
 
-def pack(first: Sequence[Span], further: Sequence[Span], parts: Iterable[Span], width: int) -> Iterator[Line]:
+def pack(
+    first: Sequence[Span], further: Sequence[Span], parts: Iterable[Span], width: int, mark: str = "…"
+) -> Iterator[Line]:
     """Put parts side by side, on as many lines as they need.
 
     ``first`` and ``further`` stand at the left of the first and of every further line. A part stays in one
-    piece if a line can hold it; else it breaks between words, and a longer word loses its middle.
+    piece if a line can hold it; else it breaks between words, and a longer word has ``mark`` in place of its middle.
     """
     line = list(first)
     start = used = sum(cells(span.text) for span in first)
     indent = sum(cells(span.text) for span in further)
     for part in parts:
-        for piece in _pieces(part.text, width - max(start, indent)):
+        for piece in _pieces(part.text, width - max(start, indent), mark):
             if used == start and len(line) == len(first):
                 gap = ""
             elif used + len(GAP) + cells(piece) <= width:
@@ -117,7 +133,7 @@ def pack(first: Sequence[Span], further: Sequence[Span], parts: Iterable[Span], 
     yield _stripped(line)
 
 
-def _pieces(text: str, room: int) -> list[str]:
+def _pieces(text: str, room: int, mark: str) -> list[str]:
     """The text itself, or its words put together to lines of at most ``room`` cells."""
     if cells(text) <= room:
         return [text]
@@ -127,7 +143,7 @@ def _pieces(text: str, room: int) -> list[str]:
         if cells(joined) <= room:
             pieces[-1] = joined
         else:
-            pieces.append(elide_cells(word, room))
+            pieces.append(elide_cells(word, room, mark))
     return [piece for piece in pieces if piece]
 
 
