@@ -11,17 +11,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import graphs
 import pytest
-from graphs import cut, flow, graph, leaf, op, output, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from strategies import graphs as any_graph
 
 from graphscope.model import Edge, GraphData, Kind, Location, Node, Reason, Role, SavedTensor, State, Storage, View
 from graphscope.render.terminal import TerminalOptions, render, renderable, to_text
@@ -30,6 +26,9 @@ from graphscope.render.terminal_summary import depth_of, summarize
 from graphscope.render.terminal_text import cells, elide_cells, fitted
 from graphscope.render.terminal_tree import plan
 from graphscope.style import GLYPHS, Look
+from tests.strategies import graphs as any_graph
+from tests.unit import graphs
+from tests.unit.graphs import cut, flow, graph, leaf, op, output, tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "terminal"
 ROOT = Path(__file__).parent.parent.parent
@@ -443,20 +442,15 @@ def test_elided_text_fits(text: str, width: int) -> None:
     assert short == text or "…" in short
 
 
-def seeds() -> Iterator[str]:
-    yield from ("0", "1", "31337")
-
-
 def test_same_text_in_every_process() -> None:
     code = (
         "import sys; sys.stdout.reconfigure(encoding='utf-8', newline='')\n"
-        "import graphs; from graphscope.render.terminal import to_text\n"
+        "from tests.unit import graphs; from graphscope.render.terminal import to_text\n"
         "sys.stdout.write(''.join(to_text(make()) for make in graphs.SAMPLES.values()))"
     )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "unit")])
     texts = set()
-    for seed in seeds():
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths, "COLUMNS": seed}
+    for seed in ("0", "1", "31337"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "COLUMNS": seed}
         run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
         texts.add(run.stdout)
     assert texts == {"".join(to_text(make()) for make in graphs.SAMPLES.values()).encode()}
