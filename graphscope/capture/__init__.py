@@ -1,0 +1,1 @@
+"""The only package that imports torch: it turns what torch did into ``GraphData``."""

@@ -1,0 +1,120 @@
+"""Backward node types: torch's name, the forward op behind it, and what can be read from it.
+
+torch builds the class name of a node from the op's name: the parts between underscores are capitalised and
+joined, ``Backward`` and a number follow (tools/autograd/load_derivatives.py in torch). Turning that
+round needs the list of ops, since ``grid_sampler_2d`` and ``max_pool2d`` lose their underscores alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from graphscope.capture.saved import Slot, slots_of
+
+_NUMBERED_BACKWARD = re.compile(r"Backward\d*$")
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+_NOTES = {
+    "CopySlices": "a write in place into a view: the base gets a new history",
+    "CopyBackwards": "a copy between tensors, devices or dtypes",
+    "BackwardHookFunction": "put here by register_full_backward_hook of a module",
+    "CompiledFunction": "one opaque node of torch.compile: the ops inside are not visible",
+    "CompiledFunctionBackward": "the compiled backward: it cannot be differentiated again",
+    "CheckpointFunction": "a reentrant checkpoint: its forward runs again in backward",
+    "MkldnnRnnLayer": "a whole LSTM layer in one kernel",
+    "Error": "looks connected, but raises when backward runs through it",
+    "NotImplemented": "looks connected, but torch has no derivative here and raises in backward",
+    "UndefinedGrad": "hands on no gradient at all",
+}
+
+
+class NodeType(NamedTuple):
+    """What one kind of backward node is."""
+
+    accumulate: bool
+    """An ``AccumulateGrad``: the end of the graph at a leaf."""
+    op: str
+    """The forward op's word, ``addmm``."""
+    name: str
+    """torch's own name, ``AddmmBackward0``."""
+    custom: bool
+    """Made by a ``torch.autograd.Function`` in Python."""
+    slots: tuple[Slot, ...]
+    note: str | None
+
+
+def node_types(nodes: Sequence[Any]) -> list[NodeType]:
+    """The type of each node; C++ nodes without a class of their own are told apart by ``name()``."""
+    known: dict[type | str, NodeType] = {}
+    types = []
+    for node in nodes:
+        node_class = type(node)
+        found = known.get(node_class)
+        if found is None:
+            name = node_class.__name__
+            if name == "CppFunction":
+                name = node.name().rpartition("::")[2]
+                found = known.get(name) or known.setdefault(name, _describe(node_class, name))
+            else:
+                found = known[node_class] = _describe(node_class, name)
+        types.append(found)
+    return types
+
+
+def _describe(node_class: type, name: str) -> NodeType:
+    """Types of torch's own are remembered; a user's Function class is looked at anew, so that it can go."""
+    custom = issubclass(node_class, torch._C._FunctionBase)
+    return _describe_fully(node_class, name, custom=custom) if custom else _describe_once(node_class, name)
+
+
+@functools.cache
+def _describe_once(node_class: type, name: str) -> NodeType:
+    return _describe_fully(node_class, name, custom=False)
+
+
+def _describe_fully(node_class: type, name: str, *, custom: bool) -> NodeType:
+    stem = _NUMBERED_BACKWARD.sub("", name)
+    return NodeType(
+        name=name,
+        op=stem if custom else op_word(name),
+        accumulate=name == "AccumulateGrad",
+        custom=custom,
+        slots=slots_of(node_class),
+        note=_NOTES.get(stem) or ("a custom autograd.Function" if custom else None),
+    )
+
+
+def op_word(node_name: str) -> str:
+    """The aten base name behind a node's name, without leading underscore.
+
+    >>> op_word("LogSoftmaxBackward0"), op_word("GridSampler2DBackward0"), op_word("MaxPool2DWithIndicesBackward0")
+    ('log_softmax', 'grid_sampler_2d', 'max_pool2d_with_indices')
+    """
+    stem = _NUMBERED_BACKWARD.sub("", node_name).lstrip("_")
+    known = _aten_names().get(stem)
+    if known is not None:
+        return known
+    return _WORD_START.sub("_", stem).lower() if stem else node_name
+
+
+def base_name(qualified: str) -> str:
+    """``log_softmax`` for ``aten::_log_softmax.int``."""
+    return qualified.rpartition("::")[2].partition(".")[0].lstrip("_")
+
+
+@functools.cache
+def _aten_names() -> dict[str, str]:
+    list_names = getattr(torch._C, "_dispatch_get_all_op_names", None)
+    if list_names is None:
+        return {}
+    names = {}
+    for qualified in sorted(list_names()):
+        if qualified.startswith("aten::"):
+            base = base_name(qualified)
+            names["".join(part.title() for part in base.rstrip("_").split("_"))] = base.rstrip("_")
+    return names

@@ -1,0 +1,185 @@
+"""Saved tensors, read without unpacking.
+
+``node._raw_saved_x`` is torch's ``SavedTensor``; its ``data`` and ``unpack_hook`` tell everything and run nothing.
+``node._saved_x`` unpacks: it may run the user's hooks or a whole checkpointed forward. It is read
+here only where no unpack hook is set, and only to learn whether torch would refuse the
+tensor because it was written in place since it was saved. No ``SavedTensor`` is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import torch
+
+from graphscope.model import SavedTensor, State, Storage
+
+_PREFIX = "_raw_saved_"
+_LIVE = State.LIVE  # an enum member costs a look-up each time it is named, which the hot path feels
+_new_saved = functools.partial(tuple.__new__, SavedTensor)
+_new_storage = functools.partial(tuple.__new__, Storage)
+"""Records from a tuple of all their fields in order, at a third of the cost of a call by field."""
+
+
+class Slot(NamedTuple):
+    """One saved slot of a backward node type."""
+
+    name: str
+    """For people: ``mat1``."""
+    raw: str
+    """Attribute that looks: ``_raw_saved_mat1``."""
+    unpacking: str
+    """Attribute that unpacks: ``_saved_mat1``."""
+
+
+def slots_of(node_type: type) -> tuple[Slot, ...]:
+    """The slots of a node type; looked up on the type, since ``dir()`` over a node may run user code."""
+    names = (attribute.removeprefix(_PREFIX) for attribute in dir(node_type) if attribute.startswith(_PREFIX))
+    return tuple(Slot(name, _PREFIX + name, "_saved_" + name) for name in names)
+
+
+class SavedReader:
+    """Reads the saved tensors of one graph and numbers their storages ``s0, s1, …`` in order of appearance."""
+
+    def __init__(self, parameter_storages: set[int]) -> None:
+        """Take the storage keys of the parameters and buffers in sight."""
+        self.storages: list[Storage] = []
+        self._parameters = parameter_storages
+        self._ids: dict[int, str] = {}
+
+    def read(self, node: Any, slots: tuple[Slot, ...]) -> tuple[SavedTensor, ...]:
+        """The saved tensors of one node, in the order of their slot names."""
+        found: list[SavedTensor] = []
+        empty: list[Slot] = []
+        for slot in slots:
+            name, raw, unpacking = slot
+            try:
+                kept = getattr(node, raw)
+            except RuntimeError:  # a list, or a Python Function, whose tensors were freed
+                found.append(SavedTensor(name, State.FREED))
+                continue
+            if kept.__class__ is tuple:
+                found += self._read_list(name, kept)
+                continue
+            data, hook = kept.data, kept.unpack_hook
+            if hook is not None:
+                found.append(self._packed(name, data))
+            elif data is None:
+                empty.append(slot)
+            else:
+                written = data._version != 0 and _raises(node, unpacking)  # at version 0 nothing was ever written
+                found.append(self._live(name, data, written))
+        if empty and not found:  # all slots of a node are freed together; beside a live one, empty means never set
+            found += [SavedTensor(slot.name, State.FREED) for slot in empty if _raises(node, slot.unpacking)]
+        return tuple(found)
+
+    def _read_list(self, name: str, slot: tuple[Any, ...]) -> list[SavedTensor]:
+        found = []
+        for index, member in enumerate(slot):
+            data = None if member is None else member.data
+            if data is None:  # save_for_backward(None), or an absent index
+                continue
+            label = f"{name}[{index}]"
+            if member.unpack_hook is not None:
+                found.append(self._packed(label, data))
+            else:
+                found.append(self._live(label, data, _member_modified(member, data)))
+        return found
+
+    def _packed(self, name: str, data: object) -> SavedTensor:
+        """What a pack hook returned; a placeholder of ``torch.utils.checkpoint`` is told apart by its type."""
+        kind = type(data)
+        if kind.__name__ == "_Holder" and kind.__module__ == "torch.utils.checkpoint":
+            return SavedTensor(name, State.CHECKPOINTED)
+        if isinstance(data, torch.Tensor):
+            return self._live(name, data, None)._replace(state=State.PACKED)
+        return SavedTensor(name, State.PACKED)
+
+    def _live(self, name: str, data: torch.Tensor, modified: bool | None) -> SavedTensor:  # noqa: FBT001  hot
+        try:
+            return _new_saved(
+                (
+                    name,
+                    _LIVE,
+                    tuple(data.shape),
+                    _DTYPE_NAMES.get(data.dtype) or dtype_name(data.dtype),
+                    data.nbytes,
+                    self._storage(data),
+                    modified,
+                )
+            )
+        except (RuntimeError, NotImplementedError, TypeError):  # strided nested, sparse: no shape, no bytes
+            return SavedTensor(
+                name, State.LIVE, shape_of(data), dtype_name(data.dtype), byte_count(data), self._storage(data), modified
+            )
+
+    def _storage(self, data: torch.Tensor) -> str | None:
+        try:
+            storage = data.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and some wrapped tensors have none
+            return None
+        key = storage._cdata
+        known = self._ids.get(key)
+        if known is None:
+            known = self._ids[key] = f"s{len(self.storages)}"
+            self.storages.append(_new_storage((known, int(storage.nbytes()), key in self._parameters)))
+        return known
+
+
+def _raises(node: Any, attribute: str) -> bool:
+    """Whether torch refuses to hand the tensor out: freed, or written since it was saved. No hook is set."""
+    try:
+        getattr(node, attribute)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _member_modified(member: Any, data: torch.Tensor) -> bool | None:
+    """As for single slots; but unpacking a list member alone fails on a saved output, which tells nothing."""
+    if data._version == 0:
+        return False
+    try:
+        member.unpack()
+    except RuntimeError as error:
+        return True if "modified by an inplace operation" in str(error) else None
+    return False
+
+
+_DTYPE_NAMES: dict[torch.dtype, str] = {}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    name = _DTYPE_NAMES.get(dtype)
+    if name is None:
+        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def shape_of(described: Any) -> tuple[int | str, ...] | None:
+    """Sizes of a tensor, or of a node's metadata, as plain numbers; a symbolic size as its text.
+
+    ``None`` where there is no single shape: strided nested tensors.
+    """
+    try:
+        return tuple(size if type(size) is int else str(size) for size in described.shape)
+    except RuntimeError:
+        return None
+
+
+def byte_count(tensor: torch.Tensor) -> int | None:
+    """Bytes of the elements, ``None`` where torch does not tell (sparse, nested)."""
+    try:
+        return int(tensor.nbytes)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def storage_key(tensor: torch.Tensor) -> int | None:
+    """A key that two tensors share exactly when they share memory, while both live."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return None

@@ -1,0 +1,359 @@
+"""The graph: immutable records, no torch.
+
+Everything that graphscope knows about a run is one ``GraphData``: nodes (leaves, ops, outputs),
+edges that run the way data flows, and the storages, modules and grad-mode regions that they
+refer to. Capture makes it, transforms turn it into another, analyses and renderers only read it.
+
+Records are ``NamedTuple``s: they cost little by the hundred thousand and cannot be changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from graphscope.errors import GraphCheckError
+
+
+class Kind(StrEnum):
+    """What a node stands for."""
+
+    LEAF = "leaf"
+    """A tensor that no recorded or tracked op made: parameter, buffer, input, constant."""
+    OP = "op"
+    """One operation, tracked by autograd or not."""
+    OUTPUT = "output"
+    """Marks a root, nothing else."""
+    GROUP = "group"
+    """Several nodes folded into one box; only in a view, never in JSON."""
+
+
+class Role(StrEnum):
+    """What a leaf is to the program."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
+    CONSTANT = "constant"
+
+
+class State(StrEnum):
+    """What became of a tensor saved for backward."""
+
+    LIVE = "live"
+    """The node holds the tensor."""
+    FREED = "freed"
+    """A backward without ``retain_graph`` has run through the node."""
+    PACKED = "packed"
+    """A ``saved_tensors_hooks`` pack hook replaced it by something else."""
+    CHECKPOINTED = "checkpointed"
+    """Non-reentrant checkpointing holds a placeholder and computes it again in backward."""
+    UNAVAILABLE = "unavailable"
+    """This torch offers no way to look without unpacking."""
+
+
+class Reason(StrEnum):
+    """Why an edge carries no gradient."""
+
+    FROZEN = "frozen"
+    CONSTANT = "constant"
+    NO_GRAD = "no_grad"
+    INFERENCE_MODE = "inference_mode"
+    DETACH = "detach"
+    DATA = "data"
+    INTEGER_DTYPE = "integer_dtype"
+    NON_DIFFERENTIABLE = "non_differentiable"
+    LEFT_PYTORCH = "left_pytorch"
+    CUSTOM_FUNCTION = "custom_function"
+    UNKNOWN = "unknown"
+
+
+class TensorInfo(NamedTuple):
+    """One tensor as far as it is known. ``None`` always means "not known"."""
+
+    shape: tuple[int | str, ...] | None = None
+    """Sizes; a symbolic size is its text; ``None`` where torch itself cannot tell (strided nested tensors)."""
+    dtype: str | None = None
+    """torch's name without ``torch.``: ``float32``."""
+    device: str | None = None
+    names: tuple[str, ...] = ()
+    """Every name the tensor goes by, best first."""
+    requires_grad: bool | None = None
+    is_leaf: bool | None = None
+    is_inference: bool | None = None
+    is_view: bool | None = None
+    version: int | None = None
+    """The version counter when the graph was taken."""
+    layout: str | None = None
+    """``sparse_coo``, ``jagged`` …; ``None`` for strided."""
+    subclass: str | None = None
+    """Class name where it is neither ``Tensor`` nor ``Parameter``."""
+
+
+class SavedTensor(NamedTuple):
+    """One tensor that a backward node keeps."""
+
+    name: str
+    """torch's slot name without ``_saved_``: ``mat1``; list members as ``tensors[0]``."""
+    state: State
+    shape: tuple[int | str, ...] | None = None
+    dtype: str | None = None
+    bytes: int | None = None
+    """Bytes of the tensor itself; the storage it keeps alive may be larger."""
+    storage: str | None = None
+    """Id of the storage; two saved tensors with one storage are counted once."""
+    modified: bool | None = None
+    """Written in place since it was saved; ``None`` where that cannot be known."""
+
+
+class Location(NamedTuple):
+    """A line of source."""
+
+    file: str
+    line: int
+    code: str = ""
+    function: str | None = None
+
+
+class Node(NamedTuple):
+    """A leaf, an op or an output mark."""
+
+    id: str
+    kind: Kind
+    outputs: tuple[TensorInfo, ...] = ()
+    """What an op returned; of a leaf and of an output mark, the one tensor itself."""
+    reached: bool = False
+    """A backward from the roots runs through here."""
+    role: Role | None = None
+    op: str | None = None
+    """The forward op (``addmm``); ``None`` if a backward node belongs to no op that was seen."""
+    backward: str | None = None
+    """torch's own node name (``AddmmBackward0``); ``None`` for an untracked op."""
+    accumulate: str | None = None
+    """Of a reached leaf: the name of its ``AccumulateGrad`` node."""
+    grad: TensorInfo | None = None
+    """Of a leaf: its ``.grad`` if there is one."""
+    retains_grad: bool = False
+    hooks: int = 0
+    """Hooks registered on the tensor or its accumulator."""
+    saved: tuple[SavedTensor, ...] = ()
+    without_gradient: tuple[int, ...] = ()
+    """Slots of ``next_functions`` that hold ``None``: inputs that need no gradient."""
+    stopped: bool = False
+    """The walk did not follow this node's inputs: it had come to a depth that only just can be freed safely."""
+    mode: str | None = None
+    """Grad mode when the op ran (``grad``, ``no_grad``, ``inference_mode``); ``None`` if not recorded."""
+    module: str | None = None
+    location: Location | None = None
+    region: str | None = None
+    writes: tuple[str, ...] = ()
+    """Ids of the nodes whose tensors the op changed in place."""
+    note: str | None = None
+    """One plain sentence where the name alone would puzzle ("one opaque node of torch.compile")."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of all outputs, best first."""
+        if len(self.outputs) == 1:
+            return self.outputs[0].names
+        return tuple(name for output in self.outputs for name in output.names)
+
+
+class Edge(NamedTuple):
+    """One use of a tensor: from what made it to what read it."""
+
+    source: str
+    output: int
+    """Which output of the source."""
+    target: str
+    slot: int
+    """Index in ``next_functions`` of the target; position among its tensor arguments where it has no backward node."""
+    gradient: bool
+    """torch holds this edge: a gradient that arrives at the target goes on to the source."""
+    reason: Reason | None = None
+    """Set only on an edge that cuts."""
+    argument: str | None = None
+    """The argument's name in the op's schema, when recorded."""
+
+
+class Storage(NamedTuple):
+    """Memory that saved tensors keep alive."""
+
+    id: str
+    bytes: int
+    """Size of the whole storage."""
+    parameter: bool = False
+    """It belongs to a parameter or buffer, which exists anyway."""
+
+
+class Module(NamedTuple):
+    """One ``nn.Module`` in sight."""
+
+    path: str
+    type: str
+    training: bool
+    parameters: int = 0
+    """Elements of its own parameters, not of its children's."""
+    trainable: int = 0
+
+
+class Region(NamedTuple):
+    """A stretch of code that ran under one grad mode."""
+
+    id: str
+    mode: str
+    """``no_grad``, ``inference_mode``, ``enable_grad`` …"""
+    entered: str
+    """``with``, ``decorator`` or ``statement``."""
+    location: Location | None = None
+    parent: str | None = None
+    left_on: bool = False
+    """Still in force when the recording ended."""
+
+
+class View(NamedTuple):
+    """What was left out of a drawing, and why."""
+
+    hidden: int = 0
+    """Nodes of the whole graph that are not drawn."""
+    notes: tuple[str, ...] = ()
+    """One sentence per choice, for the picture."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GraphData:
+    """A whole graph. Not changed after it is made; ``check()`` verifies it."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    roots: tuple[str, ...]
+    torch: str
+    recorded: bool = False
+    storages: tuple[Storage, ...] = ()
+    modules: tuple[Module, ...] = ()
+    regions: tuple[Region, ...] = ()
+    notices: tuple[str, ...] = ()
+    """What a reader must know: a walk that stopped early, facts this torch does not offer."""
+    view: View = View()
+
+    @cached_property
+    def by_id(self) -> dict[str, Node]:
+        """Nodes by id."""
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def incoming(self) -> dict[str, list[Edge]]:
+        """Edges into each node, by slot."""
+        return self._edges_by(edge.target for edge in self.edges)
+
+    @cached_property
+    def outgoing(self) -> dict[str, list[Edge]]:
+        """Edges out of each node, in order."""
+        return self._edges_by(edge.source for edge in self.edges)
+
+    @cached_property
+    def owners(self) -> dict[str, list[str]]:
+        """Ids of the nodes that save a tensor in each storage, each once."""
+        found: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            for saved in node.saved:
+                if saved.storage is not None:
+                    found.setdefault(saved.storage, {})[node.id] = None
+        return {storage: list(nodes) for storage, nodes in found.items()}
+
+    def _edges_by(self, ends: Iterable[str]) -> dict[str, list[Edge]]:
+        grouped: dict[str, list[Edge]] = {node.id: [] for node in self.nodes}
+        for end, edge in zip(ends, self.edges, strict=True):
+            grouped[end].append(edge)
+        return grouped
+
+    def check(self) -> GraphData:
+        """Verify every invariant and return the graph itself.
+
+        Raises:
+            GraphCheckError: with all findings, if an id is doubled or unknown, an edge runs against the
+                order, an output has no single source, or ``reached`` is not what the edges say.
+        """
+        faults = self.faults()
+        if faults:
+            listed = "; ".join(faults[:10])
+            message = f"the graph breaks {len(faults)} of its own rules: {listed}. Please report this to graphscope."
+            raise GraphCheckError(message)
+        return self
+
+    def faults(self) -> list[str]:
+        """Every broken invariant in words; empty if the graph is sound."""
+        return [*self._edge_faults()] or [*self._node_faults()] or [*self._reached_faults()]
+
+    def _node_faults(self) -> Iterable[str]:
+        storages = {storage.id for storage in self.storages}
+        regions = {region.id for region in self.regions}
+        for root in self.roots:
+            if root not in self.by_id or self.by_id[root].kind not in {Kind.OUTPUT, Kind.GROUP}:
+                yield f"root {root} is no output node"
+        for node in self.nodes:
+            if node.kind in {Kind.LEAF, Kind.OUTPUT} and len(node.outputs) != 1:
+                yield f"{node.kind} {node.id} has {len(node.outputs)} tensors"
+            if node.kind is Kind.LEAF and (node.backward or node.op):
+                yield f"leaf {node.id} has an op"
+            if node.reached and node.kind is Kind.LEAF and not (node.accumulate or self._is_root_itself(node)):
+                yield f"leaf {node.id} is reached without an accumulator"
+            if node.region is not None and node.region not in regions:
+                yield f"{node.id} stands in unknown region {node.region}"
+            for saved in node.saved:
+                if saved.storage is not None and saved.storage not in storages:
+                    yield f"{node.id} saves unknown storage {saved.storage}"
+            for written in node.writes:
+                if written not in self.by_id:
+                    yield f"{node.id} writes unknown node {written}"
+
+    def _is_root_itself(self, node: Node) -> bool:
+        return any(self.by_id[edge.target].kind is Kind.OUTPUT for edge in self.outgoing[node.id])
+
+    def _edge_faults(self) -> Iterable[str]:
+        if len(self.by_id) != len(self.nodes):
+            yield "two nodes share an id"
+        position = {node.id: index for index, node in enumerate(self.nodes)}
+        into_outputs = dict.fromkeys((node.id for node in self.nodes if node.kind is Kind.OUTPUT), 0)
+        for edge in self.edges:
+            if edge.source not in position or edge.target not in position:
+                yield f"edge {edge.source}→{edge.target} ends nowhere"
+                continue
+            source = self.by_id[edge.source]
+            if position[edge.source] >= position[edge.target] and Kind.GROUP not in {
+                source.kind,
+                self.by_id[edge.target].kind,
+            }:
+                yield f"edge {edge.source}→{edge.target} runs against the order"
+            if source.kind is not Kind.GROUP and edge.output >= len(source.outputs):
+                yield f"edge {edge.source}→{edge.target} leaves output {edge.output} of {len(source.outputs)}"
+            if edge.reason is not None and edge.gradient:
+                yield f"edge {edge.source}→{edge.target} carries a gradient and a reason for none"
+            if edge.target in into_outputs:
+                into_outputs[edge.target] += 1
+        for output, count in into_outputs.items():
+            if count != 1:
+                yield f"output {output} has {count} sources"
+
+    def _reached_faults(self) -> Iterable[str]:
+        if any(node.kind is Kind.GROUP for node in self.nodes):
+            return
+        expected = reached_from(self, self.roots)
+        for node in self.nodes:
+            if node.reached != (node.id in expected):
+                yield f"{node.id} says reached={node.reached}, the edges say {node.id in expected}"
+
+
+def reached_from(data: GraphData, roots: Iterable[str]) -> set[str]:
+    """Ids of the nodes that a backward from ``roots`` runs through, the roots included."""
+    reached = set(roots)
+    stack = list(reached)
+    while stack:
+        for edge in data.incoming[stack.pop()]:
+            if edge.gradient and edge.source not in reached:
+                reached.add(edge.source)
+                stack.append(edge.source)
+    return reached
