@@ -1,4 +1,4 @@
-"""The rules of the source itself: lint, format, types, layers, sizes, documents."""
+"""The rules of the source itself: lint, format, types, layers, sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 CODE = ("graphscope", "cli/graphscope_cli", "samples", "tests", "benchmarks")
@@ -110,33 +108,3 @@ def test_the_library_does_not_print() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert printing == []
-
-
-def documents() -> list[Path]:
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-
-
-@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", text) + re.findall(r'(?:src|href|srcset)="([^"#]+)"', text)
-    local = [link for link in links if "://" not in link]
-    assert [link for link in local if not (document.parent / link).exists()] == []
-
-
-@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
-def test_files_named_in_a_document_exist(document: Path) -> None:
-    """A path in backticks that begins with a folder of the repository is a file or folder there."""
-    named = re.findall(
-        r"`((?:graphscope|cli|samples|tests|docs|benchmarks|\.ci)/[\w./-]*)`", document.read_text("utf-8")
-    )
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
-def test_the_readme_and_ci_run_the_same_commands() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"```bash\n(pip install .*)\n```", readme)
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert "graphscope render samples/" in first
-    assert "pytest" in second
-    assert [command for command in (first, second) if command not in ci] == []

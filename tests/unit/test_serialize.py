@@ -166,6 +166,7 @@ def test_the_schema_is_a_schema() -> None:
 
 def test_the_documented_example_is_valid_and_read() -> None:
     VALIDATOR.validate(EXAMPLE)
+    VALIDATOR.validate(EXAMPLE | {"edges": EXAMPLE["edges"][:1]})
     data = from_json(EXAMPLE)
     assert [node.kind for node in data.nodes] == [Kind.LEAF, Kind.OP, Kind.OUTPUT]
     assert data.by_id["n0"].outputs == (TensorInfo((2, 5), "float32", "cpu", ("model.fc.weight",), True, True),)
