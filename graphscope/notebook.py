@@ -1,0 +1,78 @@
+"""How a graph shows itself in a notebook.
+
+Jupyter asks an object for its MIME types and takes the richest it can show. A picture costs a run of
+Graphviz, so it is drawn only where it will be looked at: not in the terminal of IPython, not for a
+frontend that asks for text alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+import sys
+from collections.abc import Iterable
+
+from graphscope.errors import EngineError
+from graphscope.model import GraphData
+from graphscope.render.dot import to_dot
+from graphscope.render.engine import draw
+from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions, render
+
+SVG, PLAIN = "image/svg+xml", "text/plain"
+
+TIME_LIMIT = 30.0
+"""Seconds that a cell waits for its picture before it gets the text alone."""
+
+_numbers = itertools.count(1)
+
+
+def mimebundle(
+    data: GraphData, *, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
+) -> dict[str, str]:
+    """The graph as ``image/svg+xml`` and ``text/plain``, as far as they are wanted.
+
+    Args:
+        data: the graph.
+        include: MIME types that are wanted; by default what the running shell shows.
+        exclude: MIME types that are not.
+
+    Returns:
+        Texts by MIME type. Where a picture was wanted and could not be drawn, the text, beginning with the reason.
+        The ids inside a picture occur in no other picture of the process, so that several fit on one page.
+    """
+    wanted = {SVG, PLAIN} & _shell_types()
+    if include is not None:
+        wanted = {SVG, PLAIN} & set(include)
+    wanted -= set(exclude or ())
+    bundle: dict[str, str] = {}
+    reason = ""
+    if SVG in wanted:
+        try:
+            bundle[SVG] = _to_svg(data)
+        except (EngineError, OSError) as error:
+            reason = f"No picture: {error}\n\n"
+            wanted.add(PLAIN)
+    if PLAIN in wanted:
+        bundle[PLAIN] = reason + _to_plain(data)
+    return bundle
+
+
+def _to_svg(data: GraphData) -> str:
+    source = str(to_dot(data).source)
+    digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return draw(source, "svg", timeout=TIME_LIMIT, id_prefix=f"g{digest}-{next(_numbers)}").decode()
+
+
+def _to_plain(data: GraphData) -> str:
+    """The text for people, in a terminal as wide as that."""
+    width = TEXT_WIDTH if SVG in _shell_types() else shutil.get_terminal_size().columns
+    return render(data, TerminalOptions(width=width)).rstrip("\n")
+
+
+def _shell_types() -> set[str]:
+    """MIME types that the running IPython shows; a shell that does not say shows all."""
+    # Looked up, not imported: where IPython is not loaded, nobody waits for it.
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    active = getattr(getattr(shell, "display_formatter", None), "active_types", None)
+    return {SVG, PLAIN} if active is None else set(active)
