@@ -145,7 +145,9 @@ class _Writer:
         if number and not listed:
             yield []
         if number == tree.aside:
-            yield from self._wrapped([Span("No output depends on:", "bold")])
+            # A pure walk sees what autograd holds; data may have come this way all the same.
+            heading = "No output depends on:" if self._data.recorded else "Not reached from any output:"
+            yield from self._wrapped([Span(heading, "bold")])
 
     def _node(self, row: Row, branch: Span, words: Sequence[Span]) -> Iterator[Line]:
         look = look_of(row.node)

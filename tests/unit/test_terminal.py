@@ -267,7 +267,7 @@ def test_trees_are_set_apart_and_lists_are_not() -> None:
     lines = lines_of(data, legend=False, summary=False)
     mark = GLYPHS[Look.UNREACHED]
     assert lines[-4:] == [
-        "No output depends on:",
+        "Not reached from any output:",
         *(f"{mark} n{number} spare{number}  4×2" for number in range(2, 5)),
     ]
     assert lines[-5] == ""
