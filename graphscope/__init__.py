@@ -37,21 +37,21 @@ _HOMES = {
     "walk": "graphscope.api",
 }
 
+if not TYPE_CHECKING:  # a type checker that saw __getattr__ would take any name for public
 
-def __getattr__(name: str) -> object:
-    """Load a public name at its first use.
+    def __getattr__(name: str) -> object:
+        """Load a public name at its first use.
 
-    Raises:
-        AttributeError: if the name is not public.
-    """
-    home = _HOMES.get(name)
-    if home is None:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value: object = getattr(import_module(home), name)
-    globals()[name] = value  # so that the next use does not come here
-    return value
+        Raises:
+            AttributeError: if the name is not public.
+        """
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value: object = getattr(import_module(home), name)
+        globals()[name] = value  # so that the next use does not come here
+        return value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
