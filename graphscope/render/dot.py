@@ -18,7 +18,7 @@ import graphviz
 
 from graphscope.errors import FormatError
 from graphscope.model import GraphData, Location, Node, Region
-from graphscope.render.escape import to_identifier, to_label, to_quoted
+from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
 from graphscope.style import (
@@ -97,7 +97,8 @@ def to_dot(data: GraphData, options: DotOptions | None = None) -> graphviz.Digra
 
 
 def _default_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
-    tooltip = to_quoted(f"{visible(options.title or 'autograd graph')}\n{describe(data)}")
+    title = visible("autograd graph" if options.title is None else options.title)
+    tooltip = to_tooltip(f"{title}\n{describe(data)}")
     yield (
         f'\tgraph [rankdir={options.rankdir} bgcolor="{palette.background}" fontcolor="{palette.text}" fontname={FONT}'
         f" fontsize=9 nodesep=0.3 ranksep=0.35 pad=0.2 tooltip={tooltip}]\n"
@@ -163,9 +164,9 @@ def _node_line(node: Node, data: GraphData, show: frozenset[str], frames: dict[L
     if len(title) > NAME_LIMIT:
         tooltip, title = title, elide(title)
     if node.location is not None:
-        tooltip = f"{tooltip}\n{_place(node.location)}".lstrip()
+        tooltip = f"{tooltip}\n{_place(node.location)}".removeprefix("\n")
     if tooltip:
-        after = f"{after} tooltip={to_quoted(tooltip)}"
+        after = f"{after} tooltip={to_tooltip(tooltip)}"
     lines = to_label(wrap(details)).replace("\n", "<br/>")
     return f"\t{to_identifier(node.id)} [{before}{to_label(title)}{between}{lines}{after}]\n"
 
@@ -200,7 +201,7 @@ def _region_head(region: Region, first: str, options: DotOptions, palette: Palet
     lines.append("still in force at the end" if region.left_on else "")
     label = "".join(f'{line}<br align="left"/>' for line in lines if line)
     is_node = options.rankdir is Direction.DOWN
-    text = f'fontsize=10 fontcolor="{palette.muted}" tooltip={to_quoted(f"ran under {words}")}'
+    text = f'fontsize=10 fontcolor="{palette.muted}" tooltip={to_tooltip(f"ran under {words}")}'
     yield f"\tsubgraph {to_identifier('cluster_' + region.id)} {{\n"
     yield (
         f'\tgraph [class=region style="rounded,filled,dashed" peripheries=1 fillcolor="{palette.region}"'

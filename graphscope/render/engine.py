@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,10 +32,13 @@ DEFAULT_TIMEOUT = 120.0
 PNG_DPI = 144
 PNG_LIMIT = 8000
 """Pixels along the longer side at most; larger pictures are drawn at fewer dots per inch."""
+READABLE_SCALE = 0.6
+"""A drawing scaled down further than this may be hard to read."""
 PDF_LIMIT = 14_400
 """Points along the longer side at most: larger pages are beyond PDF 1.7 (ISO 32000-1, annex C)."""
 
 
+_IN_NO_FONT = "\U000f1234"  # private use
 _INSTALL = "`pip install pygraphviz` brings Graphviz with it; or install it from graphviz.org/download."
 
 
@@ -106,8 +108,14 @@ def draw(
         ScaledDownWarning: if a PNG or PDF would have been too large and was drawn smaller.
     """
     wanted, chosen = _known(Format, format), _chosen(_known(Engine, engine))
-    drawn = _drawn(dot_text, wanted, chosen, layout, timeout)
-    _warn_if_scaled(drawn, wanted)
+    drawn, scale = _drawn(dot_text, wanted, chosen, layout, timeout)
+    if scale < READABLE_SCALE:
+        warnings.warn(
+            f"The drawing is too large for {wanted.upper()}: it was drawn at {scale:.0%} of its size, and small text "
+            "may not be readable. SVG has no such limit; folding (--depth 1) gives a smaller graph.",
+            ScaledDownWarning,
+            stacklevel=2,
+        )
     return finish_svg(drawn, prefix=id_prefix) if wanted is Format.SVG else drawn
 
 
@@ -156,41 +164,42 @@ def _child() -> list[str]:
     return [sys.executable, "-I", "-S", engine_child.__file__]
 
 
-def _drawn(dot_text: str, wanted: Format, engine: Engine, layout: str, timeout: float) -> bytes:
+def _drawn(dot_text: str, wanted: Format, engine: Engine, layout: str, timeout: float) -> tuple[bytes, float]:
+    """The file that Graphviz writes, and how much it scaled the drawing."""
     attributes = _page_attributes(wanted)
     with tempfile.TemporaryDirectory(prefix="graphscope-") as folder:
-        source, target = Path(folder, "graph.dot"), Path(folder, f"graph.{wanted}")
+        source, target, plain = (Path(folder, name) for name in ("graph.dot", f"graph.{wanted}", "graph.plain"))
         source.write_text(dot_text, encoding="utf-8", errors="backslashreplace")
         if engine is Engine.BUNDLED:
-            seconds = str(math.ceil(timeout) + 5)
-            command = [
-                *_child(),
-                str(_bundled_folder()),
-                seconds,
-                layout,
-                wanted,
-                str(source),
-                str(target),
-                *attributes,
-            ]
+            command = [*_child(), str(_bundled_folder()), str(math.ceil(timeout) + 5), layout, wanted]
+            command += [str(source), str(target), *attributes]
         else:
             command = ["dot", f"-K{layout}", f"-T{wanted}", f"-o{target}", *(f"-G{each}" for each in attributes)]
-            command.append(str(source))
-        _run(command, Path(folder), timeout)
+            command += ["-Tplain", f"-o{plain}", str(source)] if attributes else [str(source)]
+        told = _run(command, Path(folder), timeout)
         if not target.exists():
             raise EngineError(f"The {engine} Graphviz wrote no {wanted}, and told no fault.")
-        return target.read_bytes()
+        if plain.exists():
+            told = plain.read_bytes()
+        return target.read_bytes(), _scale(told)
+
+
+def _scale(plain: bytes) -> float:
+    """The second word of Graphviz's plain format, ``graph scale width height`` (graphviz.org/docs/outputs/plain)."""
+    words = plain.split(maxsplit=2)
+    return float(words[1]) if len(words) > 1 and words[0] == b"graph" else 1.0
 
 
 def _page_attributes(wanted: Format) -> list[str]:
     if wanted is Format.PNG:
         return [f"dpi={PNG_DPI}", f"size={(PNG_LIMIT - 20) / PNG_DPI:.3f},{(PNG_LIMIT - 20) / PNG_DPI:.3f}"]
     if wanted is Format.PDF:
-        return [f"size={(PDF_LIMIT - 40) / 72:.3f},{(PDF_LIMIT - 40) / 72:.3f}"]
+        return [f"size={(PDF_LIMIT - 80) / 72:.3f},{(PDF_LIMIT - 80) / 72:.3f}"]
     return []
 
 
-def _run(command: list[str], folder: Path, timeout: float) -> None:
+def _run(command: list[str], folder: Path, timeout: float) -> bytes:
+    """Run an engine with our fonts and return what it wrote to stdout."""
     fonts = folder / "fonts.conf"
     fonts.write_text(to_fontconfig(os.environ), encoding="utf-8")
     environment = {**os.environ, "FONTCONFIG_FILE": str(fonts), "PANGOCAIRO_BACKEND": "fc"}
@@ -207,6 +216,7 @@ def _run(command: list[str], folder: Path, timeout: float) -> None:
         raise EngineError(f"Graphviz cannot be started ({error}). {_INSTALL}") from error
     if done.returncode != 0:
         raise EngineError(f"Graphviz failed ({_ending(done.returncode)}): {_told(done.stderr)}")
+    return done.stdout
 
 
 def _ending(status: int) -> str:
@@ -222,24 +232,6 @@ def _told(stderr: bytes) -> str:
     return " ".join(told[-3:]) or "it gave no reason"
 
 
-def _warn_if_scaled(drawn: bytes, wanted: Format) -> None:
-    if wanted is Format.PNG:
-        side = max(struct.unpack(">II", drawn[16:24]))
-        scaled = side >= PNG_LIMIT - 40
-    elif wanted is Format.PDF:
-        box = re.search(rb"/MediaBox \[ 0 0 ([\d.]+) ([\d.]+) \]", drawn)
-        scaled = box is not None and max(map(float, box.groups())) >= PDF_LIMIT - 80
-    else:
-        scaled = False
-    if scaled:
-        warnings.warn(
-            f"The drawing is larger than a {wanted.upper()} can well be and was drawn smaller; "
-            "SVG has no such limit, and folding (--depth 1) makes it readable.",
-            ScaledDownWarning,
-            stacklevel=3,
-        )
-
-
 def _said(command: list[str]) -> str | None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=20, check=False)  # noqa: S603 - as in _run
@@ -250,10 +242,13 @@ def _said(command: list[str]) -> str | None:
 
 
 def _font_of(text: str) -> str | None:
-    """The font that a text is drawn with: a PDF names the fonts it holds, and none if there are only empty boxes."""
+    """The font that a text is drawn with: a PDF names its fonts. Where none has the letter, digits stand in a box."""
     try:
-        drawn = draw(f'digraph {{ a [fontname=Helvetica label="{text}"] }}', Format.PDF, timeout=20)
+        drawn, stand_in = (
+            draw(f'digraph {{ a [fontname=Helvetica label="{letters}"] }}', Format.PDF, timeout=20)
+            for letters in (text, _IN_NO_FONT)
+        )
     except EngineError:
         return None
-    found = re.search(rb"/BaseFont /(?:[A-Z]{6}\+)?([^\s/<>]+)", drawn)
-    return found[1].decode(errors="replace") if found else None
+    fonts, others = (re.findall(rb"/BaseFont /(?:[A-Z]{6}\+)?([^\s/<>]+)", each) for each in (drawn, stand_in))
+    return fonts[0].decode(errors="replace") if fonts and fonts != others else None

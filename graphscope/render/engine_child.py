@@ -4,7 +4,8 @@ A layout holds the GIL and cannot be interrupted, hence a process of its own. It
 ``python -I -S``, so it loads nothing of the user's and nothing of graphscope, and takes about 0.1 s.
 
 Arguments: folder of the pygraphviz package, seconds of CPU at most, layout, format, DOT file, file to write,
-and any number of ``name=value`` attributes that the graph gets. With the first alone it tells Graphviz's version.
+and any number of ``name=value`` attributes that the graph gets; if there are some, it tells the first line of
+Graphviz's plain format, which says how much the drawing was scaled. With the folder alone it tells the version.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ def main(arguments: list[str]) -> int:
     seconds, layout, format, source, target, *attributes = rest
     _limit(int(seconds))
     with open(source, "rb") as file:  # noqa: PTH123 - importing pathlib would cost as much as a small drawing
-        graph = gv.agread(file, None)
+        try:
+            graph = gv.agread(file, None)
+        except ValueError:
+            sys.stderr.write("this is no DOT text")
+            return 1
     for attribute in attributes:
         name, _, value = attribute.partition("=")
         gv.agsafeset(graph, name.encode(), value.encode(), b"")
@@ -37,6 +42,9 @@ def main(arguments: list[str]) -> int:
         if gv.gvRender(context, graph, format.encode(), file) != 0:
             sys.stderr.write(f"Graphviz cannot write {format}")
             return 1
+    if attributes:
+        _, told = gv.gvRenderData(context, graph, b"plain")
+        sys.stdout.buffer.write(told.partition(b"\n")[0])
     return 0
 
 

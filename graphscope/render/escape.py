@@ -40,16 +40,16 @@ def to_identifier(name: str) -> str:
     return f'"{escaped}"'
 
 
-def to_quoted(text: str) -> str:
-    r"""A quoted DOT string that shows the text as typed where Graphviz reads an escString (a tooltip).
+def to_tooltip(text: str) -> str:
+    r"""A quoted DOT string that is a tooltip and shows the text as typed.
 
-    Source: graphviz.org/docs/attr-types/escString: a backslash is doubled, a line break is ``\n``; entities
-    are read there too, so ``&`` becomes one.
+    Source: graphviz.org/docs/attr-types/escString; Graphviz 14 reads a tooltip twice that way, so that it takes four
+    backslashes to show one. A line break is ``\n``; entities are read too, so ``&`` becomes one.
 
-    >>> print(to_quoted('a "b" \\N'), to_quoted("one\ntwo"), to_quoted("R&amp;D"))
-    "a \"b\" \\N" "one\ntwo" "R&amp;amp;D"
+    >>> print(to_tooltip('a "b" \\N'), to_tooltip("one\ntwo"), to_tooltip("R&amp;D"))
+    "a \"b\" \\\\N" "one\ntwo" "R&amp;amp;D"
     """
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;").replace("\n", "\\n")
+    escaped = text.replace("\\", "\\\\\\\\").replace('"', '\\"').replace("&", "&amp;").replace("\n", "\\n")
     return f'"{escaped}"'
 
 

@@ -17,6 +17,9 @@ from graphscope.units import to_count_text
 LINE_LIMIT = 46
 """Longest line of a box; longer sentences are broken at a space."""
 
+COLUMN_LIMIT = 5
+"""Most entries in one column; more stand in two, and a wide drawing has one more."""
+
 _EDGE_SAMPLES = {EdgeLook.FLOWS: "───►", EdgeLook.DEAD: "· · · ►", EdgeLook.CUT: "– – ►"}
 
 
@@ -39,7 +42,7 @@ def _broken(line: str) -> str:
 def to_caption(data: GraphData, palette: Palette, *, legend: bool, wide: bool) -> str:
     """The inside of a label: an entry for each mark in use, what is hidden, what must be known. May be empty."""
     entries = [*_entries(data, palette)] if legend else []
-    columns = 1 + (len(entries) > 5) + wide
+    columns = 1 + (len(entries) > COLUMN_LIMIT) + wide
     rows = [*_rows(entries, columns)]
     span = f'<td align="left" colspan="{3 * columns}">'
     rows += [
@@ -87,8 +90,8 @@ def _box(look: Look, palette: Palette) -> str:
     style = ",".join([*(["rounded"] if form.rounded else []), *([form.line] if form.line != "solid" else [])])
     border = f'border="{round(form.width)}" color="{colours.line}"' + (f' style="{style}"' if style else "")
     glyph = f'<font color="{colours.text}">{GLYPHS[look]}</font>'
-    size = 'fixedsize="true" width="26" height="17"'
+    size = 'cellpadding="0" fixedsize="true" width="26" height="17"'
     if not form.double:
         return f'<td {border} bgcolor="{colours.fill}" {size}>{glyph}</td>'
     inner = f'<table {border} bgcolor="{colours.fill}" cellborder="0" cellspacing="0" cellpadding="0"><tr>'
-    return f'<td {border} cellpadding="2">{inner}<td width="20" height="11">{glyph}</td></tr></table></td>'
+    return f'<td {border} cellpadding="2">{inner}<td width="20" height="12">{glyph}</td></tr></table></td>'

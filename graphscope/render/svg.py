@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import xml.etree.ElementTree as ET  # noqa: S405 - what is read was written by our own engine
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 from graphscope.render.fonts import FAMILIES
@@ -29,7 +29,7 @@ def finish_svg(written: bytes, *, prefix: str | None = None) -> bytes:
             on one page do not collide and the same drawing is always the same text.
     """
     prefix = prefix or f"g{hashlib.sha256(written).hexdigest()[:10]}"
-    root = ET.fromstring(written)  # noqa: S314 - see the import
+    root = ET.fromstring(written)  # noqa: S314 - written by our own engine
     title, description = "graph", ""
     for group in root.iter(_group):
         kind = (group.get("class") or "").partition(" ")[0]
@@ -43,16 +43,19 @@ def finish_svg(written: bytes, *, prefix: str | None = None) -> bytes:
         text.attrib.pop("font-family", None)
     _introduce(root, prefix, title, description)
     ET.register_namespace("", _SVG)
-    return ET.tostring(root, encoding="utf-8") + b"\n"
+    return f"{ET.tostring(root, encoding='unicode')}\n".encode()
 
 
 def _unwrap_tooltip(group: ET.Element) -> str | None:
-    """Graphviz puts what has a tooltip into a link without an address; take it out and return the tooltip."""
+    """Graphviz puts what has a tooltip into a link without an address; take it out and return the tooltip.
+
+    Of two spaces Graphviz makes the second one non-breaking.
+    """
     for position, child in enumerate(group):
         if child.tag == _group and (child.get("id") or "").startswith("a_") and len(child):
-            tooltip = child[0].get(_XLINK_TITLE)
+            tooltip = child[0].get(_XLINK_TITLE, "")
             group[position : position + 1] = list(child[0])
-            return tooltip
+            return tooltip.replace("\u00a0", " ")
     return None
 
 
@@ -84,6 +87,6 @@ def _introduce(root: ET.Element, prefix: str, title: str, description: str) -> N
 
 def texts(written: bytes) -> Iterator[str]:
     """Every line of text that an SVG shows, with ordinary spaces."""
-    root = ET.fromstring(written)  # noqa: S314 - see the import
+    root = ET.fromstring(written)  # noqa: S314 - written by our own engine
     for element in root.iter(_text):
         yield re.sub("\u00a0", " ", "".join(element.itertext()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from graphscope.model import (
     Edge,
@@ -56,7 +57,7 @@ def tensor(
     return TensorInfo(tuple(shape), dtype, "cpu", names, requires_grad=requires_grad, is_leaf=is_leaf)
 
 
-def leaf(id: str, name: str | None, shape: Sequence[int] = (4, 2), **facts: object) -> Node:  # noqa: A002 - as in Node
+def leaf(id: str, name: str | None, shape: Sequence[int] = (4, 2), **facts: Any) -> Node:
     """A leaf; ``reached`` and ``role`` are facts that may be given."""
     requires_grad = bool(facts.pop("requires_grad", True))
     reached = bool(facts.pop("reached", requires_grad))
@@ -67,13 +68,13 @@ def leaf(id: str, name: str | None, shape: Sequence[int] = (4, 2), **facts: obje
     return node._replace(**facts)
 
 
-def op(id: str, name: str | None, backward: str | None, *outputs: TensorInfo, **facts: object) -> Node:  # noqa: A002
+def op(id: str, name: str | None, backward: str | None, *outputs: TensorInfo, **facts: Any) -> Node:
     """An op; reached where it has a backward node, unless told otherwise."""
     node = Node(id, Kind.OP, outputs or (tensor(),), reached=backward is not None, op=name, backward=backward)
     return node._replace(**facts)
 
 
-def output(id: str, name: str | None, shape: Sequence[int] = (), **facts: object) -> Node:  # noqa: A002
+def output(id: str, name: str | None, shape: Sequence[int] = (), **facts: Any) -> Node:
     requires_grad = bool(facts.pop("requires_grad", True))
     names = () if name is None else (name,)
     info = tensor(shape, *names, requires_grad=requires_grad)
@@ -88,9 +89,9 @@ def cut(source: str, target: str, reason: Reason | None, slot: int = 0, argument
     return Edge(source, 0, target, slot, gradient=False, reason=reason, argument=argument)
 
 
-def graph(nodes: Sequence[Node], edges: Sequence[Edge], **facts: object) -> GraphData:
+def graph(nodes: Sequence[Node], edges: Sequence[Edge], **facts: Any) -> GraphData:
     roots = tuple(node.id for node in nodes if node.kind is Kind.OUTPUT)
-    data = GraphData(nodes=tuple(nodes), edges=tuple(edges), roots=roots, torch="2.13.0", **facts)  # type: ignore[arg-type]
+    data = GraphData(nodes=tuple(nodes), edges=tuple(edges), roots=roots, torch="2.13.0", **facts)
     return data.check()
 
 
