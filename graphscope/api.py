@@ -1,4 +1,4 @@
-"""What users call and hold: ``walk`` and ``Graph``.
+"""What users call and hold: ``walk``, ``load`` and ``Graph``.
 
 torch and the renderers are imported inside the functions that need them, so that
 ``import graphscope`` and a look at a saved graph stay cheap.
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from graphscope.errors import InputError
+from graphscope.errors import FormatError, InputError
 from graphscope.model import Edge, GraphData, Node
 
 if TYPE_CHECKING:
@@ -144,6 +144,32 @@ def walk(outputs: object, *, names: object = None) -> Graph:
     """
     caller = sys._getframe(1)
     return Graph(walk_from(outputs, names=names, frame=caller))
+
+
+def load(path: str | Path) -> Graph:
+    """A graph that was saved as JSON.
+
+    Args:
+        path: the file, as written by ``Graph.save("graph.json")`` or ``graphscope render TARGET -o graph.json``.
+
+    Raises:
+        FormatError: if the file holds no graph, or one of a newer version; the message says where and why.
+        OSError: if the file cannot be read.
+
+    Example:
+        >>> import tempfile, torch, graphscope
+        >>> loss = torch.ones(2, requires_grad=True).sum()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = graphscope.walk(loss).save(f"{folder}/graph.json")
+        ...     graphscope.load(path).roots
+        ('n2',)
+    """
+    from graphscope.serialize import loads
+
+    try:
+        return Graph(loads(Path(path).read_bytes()))
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from error
 
 
 def walk_from(outputs: object, *, names: object, frame: FrameType | None) -> GraphData:

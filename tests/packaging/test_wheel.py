@@ -99,7 +99,7 @@ def test_it_works_where_the_repository_is_not(unpacked: Path, tmp_path: Path) ->
     shutil.copy(EXAMPLE, tmp_path)
     program = "import graphscope, pathlib, typed_example as t; print(graphscope.__file__, t.main(pathlib.Path()))"
     said = run("-c", program, cwd=tmp_path, PYTHONPATH=str(unpacked))
-    assert said.split(maxsplit=1) == [str(unpacked / "graphscope" / "__init__.py"), "['data', 'InputError']\n"]
+    assert said.split(maxsplit=1) == [str(unpacked / "graphscope" / "__init__.py"), "['weight', 'InputError']\n"]
 
 
 def test_its_command_line_starts(unpacked: Path, tmp_path: Path) -> None:

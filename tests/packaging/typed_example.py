@@ -11,8 +11,8 @@ import graphscope
 from graphscope import Edge, Graph, GraphscopeError, Node, TensorInfo
 
 
-def leaves_without_gradient(graph: Graph) -> list[str]:
-    return [name for node in graph.nodes if node.kind == "leaf" and not node.reached for name in node.names]
+def leaves_with_gradient(graph: Graph) -> list[str]:
+    return [name for node in graph.nodes if node.kind == "leaf" and node.reached for name in node.names]
 
 
 def shapes(node: Node) -> list[tuple[int | str, ...] | None]:
@@ -37,5 +37,5 @@ def main(folder: Path) -> list[str]:
     try:
         graphscope.walk(3)
     except GraphscopeError as error:
-        return [*leaves_without_gradient(graphscope.load(saved)), type(error).__name__]
+        return [*leaves_with_gradient(graphscope.load(saved)), type(error).__name__]
     return []
