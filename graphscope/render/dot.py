@@ -17,7 +17,8 @@ from enum import StrEnum
 import graphviz
 
 from graphscope.errors import FormatError
-from graphscope.model import GraphData, Location, Node, Region
+from graphscope.model import GraphData, Node
+from graphscope.render.clusters import place_of, region_lines, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
@@ -25,7 +26,6 @@ from graphscope.style import (
     EXPECTED_REASONS,
     FORMS,
     GLYPHS,
-    MODE_WORDS,
     NAME_LIMIT,
     EdgeLook,
     Look,
@@ -137,15 +137,15 @@ def _framed(inner: Sequence[str], caption: str, title: str | None) -> Iterator[s
 
 
 def _node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
-    """Nodes outside all regions, then each region with its own, inner regions inside outer ones."""
-    within: dict[str | None, list[str]] = {region.id: [] for region in data.regions}
-    within[None] = []
+    """Nodes outside all clusters, then the regions with theirs, then what no edge leads to or from."""
     frames = {look: _label_frame(look, palette) for look in Look}
-    for node in data.nodes:
-        within[node.region].append(_node_line(node, data, options.show, frames))
-    yield from within.pop(None)
-    if within:
-        yield from _region_lines(data, within, options, palette)
+    lines = {node.id: _node_line(node, data, options.show, frames) for node in data.nodes}
+    apart = unconnected(data)
+    clustered = {node.id for node in data.nodes if node.region is not None}.union(apart)
+    yield from (lines[node.id] for node in data.nodes if node.id not in clustered)
+    is_down = options.rankdir is Direction.DOWN
+    yield from region_lines(data, lines, palette, is_down=is_down)
+    yield from unconnected_lines(apart, lines, palette, is_down=is_down)
 
 
 def _label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
@@ -164,53 +164,11 @@ def _node_line(node: Node, data: GraphData, show: frozenset[str], frames: dict[L
     if len(title) > NAME_LIMIT:
         tooltip, title = title, elide(title)
     if node.location is not None:
-        tooltip = f"{tooltip}\n{_place(node.location)}".removeprefix("\n")
+        tooltip = f"{tooltip}\n{place_of(node.location)}".removeprefix("\n")
     if tooltip:
         after = f"{after} tooltip={to_tooltip(tooltip)}"
     lines = to_label(wrap(details)).replace("\n", "<br/>")
     return f"\t{to_identifier(node.id)} [{before}{to_label(title)}{between}{lines}{after}]\n"
-
-
-def _place(location: Location) -> str:
-    return visible(f"{location.file}:{location.line}") + (f"\n{visible(location.code)}" if location.code else "")
-
-
-def _region_lines(
-    data: GraphData, within: dict[str | None, list[str]], options: DotOptions, palette: Palette
-) -> list[str]:
-    """Regions as nested clusters; one without nodes is not drawn. A region stands after the one around it."""
-    first = {node.region: node.id for node in reversed(data.nodes)}
-    inside: dict[str | None, list[list[str]]] = {region.id: [] for region in data.regions}
-    inside[None] = []
-    finished: set[str] = set()
-    for region in reversed(data.regions):
-        content = [*within[region.id], *(line for block in reversed(inside[region.id]) for line in block)]
-        finished.add(region.id)
-        if content:
-            parent = region.parent if region.parent in inside and region.parent not in finished else None
-            first.setdefault(parent, first[region.id])
-            inside[parent].append([*_region_head(region, first[region.id], options, palette), *content, "\t}\n"])
-    return [line for block in reversed(inside[None]) for line in block]
-
-
-def _region_head(region: Region, first: str, options: DotOptions, palette: Palette) -> Iterator[str]:
-    """The box of a region and its title: downwards a node, since edges run across the label of a cluster."""
-    words = MODE_WORDS.get(region.mode, visible(region.mode))
-    place, _, code = _place(region.location).partition("\n") if region.location is not None else ("", "", "")
-    lines = [f"<b>{to_label(words)}</b>  {to_label(elide(place))}".rstrip(), to_label(elide(code))]
-    lines.append("still in force at the end" if region.left_on else "")
-    label = "".join(f'{line}<br align="left"/>' for line in lines if line)
-    is_node = options.rankdir is Direction.DOWN
-    text = f'fontsize=10 fontcolor="{palette.muted}" tooltip={to_tooltip(f"ran under {words}")}'
-    yield f"\tsubgraph {to_identifier('cluster_' + region.id)} {{\n"
-    yield (
-        f'\tgraph [class=region style="rounded,filled,dashed" peripheries=1 fillcolor="{palette.region}"'
-        f' color="{palette.muted}" margin=10 labelloc=t labeljust=l {text} label=<{"" if is_node else label}>]\n'
-    )
-    if is_node:
-        title = to_identifier(f"{region.id} title")
-        yield f'\t{title} [class="region-title" shape=plain peripheries=0 style="" {text} label=<{label}>]\n'
-        yield f"\t{title} -> {to_identifier(first)} [style=invis]\n"
 
 
 def _stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:

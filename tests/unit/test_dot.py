@@ -136,6 +136,21 @@ def test_regions_that_contain_each_other_do_not_swallow_nodes() -> None:
     assert text.count("\tn1 [") == 1
 
 
+@pytest.mark.parametrize(("rankdir", "longest"), [(Direction.DOWN, 6), (Direction.RIGHT, 2)])
+def test_leaves_that_no_edge_touches_stand_in_a_block(rankdir: Direction, longest: int) -> None:
+    """Side by side they would make the drawing as wide as the model has parameters."""
+    data = graphs.addition()
+    apart = [leaf(f"m{number}", f"w{number}", requires_grad=False, role=Role.PARAMETER) for number in range(11)]
+    text = source(graph((*apart, *data.nodes), data.edges), rankdir=rankdir)
+    box = re.search(r'\tsubgraph "cluster unconnected" \{\n(.*?)\n\t\}\n', text, re.DOTALL)
+    assert box is not None
+    assert "named, but on no recorded path to a root" in box[1]
+    assert set(re.findall(r"^\t(\w+) \[label", box[1], re.MULTILINE)) == {node.id for node in apart}
+    chains = re.findall(r"^\t(m\d+(?: -> m\d+)+) \[style=invis\]$", box[1], re.MULTILINE)
+    assert max(chain.count(" -> ") + 1 for chain in chains) == longest
+    assert "cluster unconnected" not in source(data)
+
+
 def test_inputs_without_gradient_are_stubs_on_request() -> None:
     data = graphs.addition()
     assert "no gradient needed here" not in source(data)
