@@ -63,7 +63,7 @@ MEANINGS: dict[Look, str] = {
     Look.TRACKED: "operation that autograd recorded",
     Look.DEAD: "recorded operation that backward never arrives at",
     Look.UNTRACKED: "operation that autograd did not record",
-    Look.OUTPUT: "root: backward starts here",
+    Look.OUTPUT: "root: the result whose history this is",
     Look.GROUP: "several operations folded into one box",
 }
 
@@ -349,7 +349,7 @@ def _shown_lines(node: Node, data: GraphData, show: Collection[str]) -> Iterator
 
 def saved_words(saved: SavedTensor, data: GraphData) -> str:
     """One tensor that a node keeps for backward: its slot, size, state, and whether it was overwritten."""
-    words = [f"keeps {visible(saved.name)}"]
+    words = [f"{'kept' if saved.state is State.FREED else 'keeps'} {visible(saved.name)}"]
     if saved.shape is not None:
         words[0] += f": {to_shape_text(saved.shape)}"
     if saved.state in _STATE_WORDS:

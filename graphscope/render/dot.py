@@ -20,7 +20,7 @@ from graphscope.errors import FormatError
 from graphscope.model import GraphData, Node
 from graphscope.render.clusters import place_of, region_lines, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
-from graphscope.render.legend import to_caption, wrap
+from graphscope.render.legend import legend_entries, to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
 from graphscope.style import (
     EXPECTED_REASONS,
@@ -88,10 +88,10 @@ def to_dot(data: GraphData, options: DotOptions | None = None) -> graphviz.Digra
     """
     options = options or DotOptions()
     palette = PALETTES[options.theme]
-    caption = to_caption(data, palette, legend=options.legend, wide=options.rankdir is Direction.RIGHT)
-    inner = [*_node_lines(data, options, palette), *_edge_lines(data, palette)]
-    if "stubs" in options.show:
-        inner += _stub_lines(data, palette)
+    stubs = [*_stub_lines(data, palette)] if "stubs" in options.show else []
+    inner = [*_node_lines(data, options, palette), *_edge_lines(data, palette), *stubs]
+    entries = legend_entries(data, palette, stubs=bool(stubs)) if options.legend else []
+    caption = to_caption(data, palette, entries, wide=options.rankdir is Direction.RIGHT)
     body = [*_default_lines(data, options, palette), *_framed(inner, caption, options.title)]
     return graphviz.Digraph("graphscope", body=body)
 

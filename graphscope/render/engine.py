@@ -194,7 +194,7 @@ def _page_attributes(wanted: Format) -> list[str]:
     if wanted is Format.PNG:
         return [f"dpi={PNG_DPI}", f"size={(PNG_LIMIT - 20) / PNG_DPI:.3f},{(PNG_LIMIT - 20) / PNG_DPI:.3f}"]
     if wanted is Format.PDF:
-        return [f"size={(PDF_LIMIT - 80) / 72:.3f},{(PDF_LIMIT - 80) / 72:.3f}"]
+        return ["margin=0", f"size={(PDF_LIMIT - 10) / 72:.3f},{(PDF_LIMIT - 10) / 72:.3f}"]
     return []
 
 

@@ -39,9 +39,8 @@ def _broken(line: str) -> str:
     return re.sub(rf"(?=.{{{width + 1}}})(.{{12,{width}}}) ", r"\1\n", line)
 
 
-def to_caption(data: GraphData, palette: Palette, *, legend: bool, wide: bool) -> str:
-    """The inside of a label: an entry for each mark in use, what is hidden, what must be known. May be empty."""
-    entries = [*_entries(data, palette)] if legend else []
+def to_caption(data: GraphData, palette: Palette, entries: Sequence[str], *, wide: bool) -> str:
+    """The inside of a label: the entries of the legend, what is hidden, what must be known. May be empty."""
     columns = 1 + (len(entries) > COLUMN_LIMIT) + wide
     rows = [*_rows(entries, columns)]
     span = f'<td align="left" colspan="{3 * columns}">'
@@ -51,7 +50,7 @@ def to_caption(data: GraphData, palette: Palette, *, legend: bool, wide: bool) -
     if not rows:
         return ""
     space = f'<tr><td height="8" colspan="{3 * columns}"></td></tr>'
-    return f'<table border="0" cellborder="0" cellspacing="3" cellpadding="1">{space}{"".join(rows)}</table>'
+    return f'<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{space}{"".join(rows)}</table>'
 
 
 def _sentences(data: GraphData) -> Iterator[str]:
@@ -72,16 +71,18 @@ def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
         yield "<tr>" + '<td width="10"></td>'.join(entries[row::height]) + "</tr>"
 
 
-def _entries(data: GraphData, palette: Palette) -> Iterator[str]:
+def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[str]:
+    """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
     looks = {look_of(node) for node in data.nodes}
-    for look in Look:
-        if look in looks:
-            yield f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>'
-    edge_looks = {edge_look(edge, data) for edge in data.edges}
-    for kind in EdgeLook:
-        if kind in edge_looks:
-            sample = f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
-            yield f'{sample}<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
+    edge_looks = {edge_look(edge, data) for edge in data.edges} | ({EdgeLook.CUT} if stubs else set())
+    boxes = [f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>' for look in Look if look in looks]
+    arrows = [
+        f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
+        f'<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
+        for kind in EdgeLook
+        if kind in edge_looks
+    ]
+    return boxes + arrows
 
 
 def _box(look: Look, palette: Palette) -> str:

@@ -21,7 +21,7 @@ from graphscope.render.dot import Direction, DotOptions, to_dot
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import LINE_LIMIT, wrap
 from graphscope.render.palette import PALETTES, Theme
-from graphscope.style import GLYPHS, MEANINGS, NAME_LIMIT, Look
+from graphscope.style import EDGE_MEANINGS, GLYPHS, MEANINGS, NAME_LIMIT, EdgeLook, Look
 from tests.unit import graphs
 from tests.unit.graphs import SAMPLES, cut, flow, graph, leaf, op, output, tensor
 
@@ -157,6 +157,8 @@ def test_inputs_without_gradient_are_stubs_on_request() -> None:
     text = source(data, show=frozenset({"stubs"}))
     assert '\t"n1 stub 1" -> n1 [' in text
     assert "input 1: no gradient needed here" in text
+    assert EDGE_MEANINGS[EdgeLook.CUT] in text, "the legend tells what a stub's line means"
+    assert EDGE_MEANINGS[EdgeLook.CUT] not in source(data)
 
 
 def test_show_reaches_the_boxes() -> None:

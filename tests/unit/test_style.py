@@ -245,7 +245,7 @@ SHOWN = op(
             "saved",
             (
                 "keeps self: 4×2 · 32 B · overwritten since",
-                "keeps other · freed",
+                "kept other · freed",
                 "keeps mask: [4] · checkpointed: computed again in backward",
             ),
         ),
