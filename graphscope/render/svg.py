@@ -29,7 +29,8 @@ def finish_svg(written: bytes, *, prefix: str | None = None) -> bytes:
             on one page do not collide and the same drawing is always the same text.
     """
     prefix = prefix or f"g{hashlib.sha256(written).hexdigest()[:10]}"
-    root = ET.fromstring(written)  # noqa: S314 - written by our own engine
+    # Graphviz before 3.0 wrote a colour that SVG 1.1 does not know, and some viewers draw it black.
+    root = ET.fromstring(written.replace(b'="transparent"', b'="none"'))  # noqa: S314 - written by our own engine
     title, description = "graph", ""
     for group in root.iter(_group):
         kind = (group.get("class") or "").partition(" ")[0]

@@ -388,3 +388,11 @@ def test_an_svg_without_tooltip_is_finished_too() -> None:
     root = ET.fromstring(finish_svg(plain, prefix="p"))  # noqa: S314
     assert [element.get("id") for element in root] == ["p-title", "p-description", "p-graph0"]
     assert root[0].text == "graph"
+
+
+def test_a_colour_that_viewers_do_not_know_is_replaced() -> None:
+    written = b'<svg xmlns="http://www.w3.org/2000/svg"><path stroke="transparent"/><text>="transparent"</text></svg>'
+    finished = finish_svg(written.replace(b'>="t', b">=&quot;t").replace(b't"<', b"t&quot;<"), prefix="p")
+    root = ET.fromstring(finished)  # noqa: S314
+    assert [element.get("stroke") for element in root.iter(f"{SVG}path")] == ["none"]
+    assert list(texts(finished)) == ['="transparent"']
