@@ -1,0 +1,209 @@
+"""Take graphs from a target: at a script's backward calls, from its variables, from a name, from a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from graphscope.errors import GraphscopeError, InputError
+from graphscope.model import GraphData
+from graphscope.serialize import loads
+from graphscope.units import to_count_text
+from graphscope_cli.calling import call_function, is_module, make_inputs
+from graphscope_cli.messages import Faults, say
+from graphscope_cli.script import Ending, Stopped, run_script, run_user_code, when_torch_is_there
+from graphscope_cli.targets import Name, SavedGraph, Script, Target, find_value, load_module
+
+if TYPE_CHECKING:
+    from graphscope.capture.backward import BackwardCall
+    from graphscope.capture.choose import Choice
+    from graphscope_cli.request import Request
+
+Sink = Callable[[int | None, GraphData], None]
+"""Gets every graph with the number of its backward, or with ``None`` if it is the only one."""
+
+
+def take_graphs(target: Target, arguments: list[str], request: Request, sink: Sink, faults: Faults) -> Ending:
+    """Run what the target says and give its graphs to ``sink``; the user's code has shown its own errors.
+
+    Args:
+        target: what to look at.
+        arguments: ``sys.argv[1:]`` of a script.
+        request: which graphs to take.
+        sink: gets them; its faults are its own.
+        faults: gets those that must not stop a running script.
+
+    Raises:
+        InputError: if the target has no graph such as was asked for.
+    """
+    if isinstance(target, SavedGraph):
+        sink(None, _read_graph(target))
+        return Ending()
+    if isinstance(target, Name):
+        return _take_from_name(target, arguments, request, sink)
+    return _take_from_script(target, arguments, request, _Taker(request, sink, faults))
+
+
+def _read_graph(target: SavedGraph) -> GraphData:
+    try:
+        return loads(target.path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{target.given} cannot be read: {error.strerror}.") from error
+    except GraphscopeError as error:
+        raise InputError(f"{target.given} is no saved graph: {error}") from error
+
+
+class _Taker:
+    """Takes the graphs that were asked for while a script runs; its faults never reach the script."""
+
+    def __init__(self, request: Request, sink: Sink, faults: Faults) -> None:
+        self.calls = 0
+        self.sink = sink
+        self._request = request
+        self._faults = faults
+        self._watching = contextlib.ExitStack()
+
+    def watch(self) -> None:
+        """Begin; torch is imported."""
+        with self._telling_faults():
+            from graphscope.capture.backward import watch_backward
+
+            self._watching.enter_context(watch_backward(self._tell))
+
+    def close(self) -> None:
+        """Leave torch as it was."""
+        self._watching.close()
+
+    def _tell(self, call: BackwardCall) -> None:
+        self.calls = call.number
+        if self._request.at not in {None, call.number}:
+            return
+        with self._telling_faults():
+            from graphscope.capture.choose import graph_of_call
+
+            data = graph_of_call(call, _main_variables(), _to_choice(self._request))
+            self.sink(call.number if self._request.at is None else None, data)
+        if self._request.stop:
+            raise Stopped
+
+    @contextlib.contextmanager
+    def _telling_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except GraphscopeError as error:
+            self._faults.tell(str(error))
+        except Exception:  # noqa: BLE001  a fault of ours, worth telling in full
+            self._faults.tell("a fault in graphscope, please report it. The script goes on.")
+            traceback.print_exc()
+
+
+def _take_from_script(target: Script, arguments: list[str], request: Request, taker: _Taker) -> Ending:
+    process = os.getpid()
+    when_torch_is_there(taker.watch)
+    try:
+        ending = run_script(target.path, target.given, arguments)
+    finally:
+        taker.close()
+    if os.getpid() != process:
+        raise SystemExit(ending.status)  # a child that the script forked, and let run to the end
+    if ending.status and ending.error is None:
+        say(f"the script ended with exit status {ending.status}.")
+    if not taker.calls and request.at == 1:
+        _take_what_is_left(target, request, taker.sink, ending)
+    elif not taker.calls or (request.at or 0) > taker.calls:
+        called = f"called backward() or autograd.grad() {to_count_text(taker.calls, 'time')}"
+        raise InputError(f"--at {request.at or 'all'}: the script {called} in this process.")
+    return ending
+
+
+def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: Ending) -> None:
+    """The tensors in the script's variables, and in those of the functions that an error ended."""
+    if "torch" not in sys.modules:
+        if ending.status:
+            return
+        raise InputError(f"{target.given} never imported torch, so there is no graph.")
+    from graphscope.capture.choose import graph_of_variables
+
+    try:
+        data = graph_of_variables([*_variables_at(ending.error), *_main_variables()], _to_choice(request))
+    except InputError as error:
+        if ending.error is not None:
+            say(f"there was nothing to draw yet. {error}")
+        if ending.status:
+            return
+        raise InputError(f"The script never called backward() or autograd.grad() in this process. {error}") from None
+    when = "left in its variables" if ending.error is None else "in its variables when the error was raised"
+    say(f"{target.given} had not called backward(): this is the graph of the tensors {when}.")
+    sink(None, data)
+
+
+class _UserCodeEnded(Exception):  # noqa: N818  not always an error
+    """The user's code raised or exited; what it raised has been shown."""
+
+    def __init__(self, ending: Ending) -> None:
+        self.ending = ending
+
+
+def _run(function: Callable[[], object]) -> object:
+    result, ending = run_user_code(function)
+    if ending.error is not None or ending.exited:
+        raise _UserCodeEnded(ending)
+    return result
+
+
+def _take_from_name(target: Name, arguments: list[str], request: Request, sink: Sink) -> Ending:
+    """Import, look up, call what is to be called; where the user's code fails, take what there was."""
+    try:
+        module = load_module(target, arguments, _run)
+        sink(None, _graph_of_name(module, target, request))
+    except _UserCodeEnded as ended:
+        ending = ended.ending
+        if ending.error is None:
+            say(f"{target.given} called sys.exit({ending.status}) before {target.name} was there.")
+            return Ending(status=ending.status or 1)
+        _take_what_is_left(target, request, sink, ending)
+        return ending
+    return Ending()
+
+
+def _graph_of_name(module: types.ModuleType, target: Name, request: Request) -> GraphData:
+    from graphscope.capture.choose import graph_of_value
+
+    name = target.name
+    found = find_value(module, name, target.given)
+    value = call_function(found, name, _run)
+    label = name if value is found else f"{name}()"
+    beside: dict[str, object] = {}
+    if is_module(value):
+        inputs = make_inputs(value, label, request.inputs)
+        beside = {label: value, **({"input": inputs[0]} if len(inputs) == 1 else {"input": inputs})}
+        called = value
+        value, label = _run(lambda: called(*inputs)), "output"
+    elif request.inputs:
+        raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
+    further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
+    return graph_of_value(value, label, beside=beside, further=further, choice=_to_choice(request))
+
+
+def _variables_at(error: BaseException | None) -> list[tuple[str, dict[str, object]]]:
+    """Variables of the functions that an error ended, innermost first."""
+    from graphscope.capture.backward import program_frames, variables_of
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None)]
+    return variables_of(program_frames(reversed(frames)))
+
+
+def _main_variables() -> list[tuple[str, dict[str, object]]]:
+    variables = vars(sys.modules["__main__"])
+    return [("globals()", {name: value for name, value in variables.items() if not name.startswith("__")})]
+
+
+def _to_choice(request: Request) -> Choice:
+    from graphscope.capture.choose import Choice
+
+    return Choice(roots=request.roots, namers=request.namers)
