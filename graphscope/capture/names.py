@@ -1,43 +1,24 @@
 """What the user calls each tensor.
 
-Names come from namespaces: the variables of a frame, or whatever mapping the caller gives. They are searched
-breadth first through dicts, lists, dataclasses, plain objects and modules, so that the
-shortest name comes first. Only stored attributes are read: no property, ``__getattr__`` or other user code runs.
+Names come from namespaces: the variables of a frame, or whatever mapping the caller gives (``search.py`` reads them).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import sys
 import types
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from graphscope.capture.saved import storage_key
+from graphscope.capture import tensors
+from graphscope.capture.search import find_named, find_tensors, is_module, module_dictionary, own_tensors
 from graphscope.errors import InputError
 from graphscope.model import Module, Role
 
-_MEMBERS_READ = 10_000
-"""Members looked at in one container: a list of a million samples holds no names worth the time."""
-
-_OBJECTS_READ = 20_000
-"""Objects looked at in one search of variables; the shortest names are found first."""
-
-_DEPTH_READ = 6
-"""How many containers and objects a name may lead through, modules inside modules apart."""
-
-_FOREIGN = ("torch.", "builtins", "numpy", "typing", "graphscope", "collections")
-"""Modules whose objects hold no names of the user's."""
-
-_MODULE_ALIASES = 8
-"""Paths listed for one shared module."""
-
-Found = tuple[str, object]
+_new = tuple.__new__
 
 
 class Names:
@@ -52,27 +33,32 @@ class Names:
         self._held: dict[int, torch.Tensor] = {}
         self._by_storage: dict[tuple[Any, ...], list[str]] | None = None
 
-    def search(self, namespace: Mapping[str, object], *, attribute_access: bool = True) -> None:
+    def search(self, namespace: Mapping[str, object]) -> None:
         """Add what a namespace leads to; names from earlier searches come first."""
-        for name, value in _breadth_first(namespace.items(), enter_objects=attribute_access):
-            if isinstance(value, torch.Tensor):
-                self._add_tensor(name, value)
-            elif isinstance(value, nn.Module):
+        for name, value in find_named(namespace):
+            if is_module(value):
                 self.modules.append((name, value))
-                for path, role, tensor in _own_tensors(name, value):
-                    self._add_tensor(path, tensor, role)
+                prefix = f"{name}." if name else ""
+                for key, tensor, is_parameter in own_tensors(value):
+                    self._add_own(prefix + key, tensor, Role.PARAMETER if is_parameter else Role.BUFFER)
+            elif tensors.is_tensor(value):
+                known = self.tensors.get(id(value))
+                if known is None:
+                    self.tensors[id(value)] = [name]
+                    self._held[id(value)] = value
+                elif name not in known:
+                    known.append(name)
 
-    def _add_tensor(self, name: str, tensor: torch.Tensor, role: Role | None = None) -> None:
+    def _add_own(self, name: str, tensor: torch.Tensor, role: Role) -> None:
+        """A module's own tensor: its qualified name says more than that of a loop variable, so it comes first."""
         key = id(tensor)
-        self._held[key] = tensor
-        known = self.tensors.setdefault(key, [])
-        if name not in known:
-            if role is Role.PARAMETER and key not in self.roles:
-                known.insert(0, name)  # the qualified name says more than a loop variable
-            else:
-                known.append(name)
-        if role is not None:
-            self.roles.setdefault(key, role)
+        known = self.tensors.get(key)
+        if known is None:
+            self.tensors[key] = [name]
+            self._held[key] = tensor
+        elif name not in known:
+            known.insert(0 if key not in self.roles else len(known), name)
+        self.roles.setdefault(key, role)
 
     def of(self, tensor: torch.Tensor) -> tuple[str, ...]:
         """All names of this very tensor."""
@@ -90,16 +76,16 @@ class Names:
         if self._by_storage is None:
             self._by_storage = {}
             for key, held in self._held.items():
-                place = None if held.requires_grad else _memory_place(held)
+                place = None if tensors.requires_grad(held) else tensors.memory_place(held)
                 if place is not None:
                     self._by_storage.setdefault(place, []).extend(self.tensors[key])
-        place = _memory_place(tensor)
+        place = tensors.memory_place(tensor)
         return tuple(self._by_storage.get(place, ())) if place is not None else ()
 
     def tracked(self) -> Iterator[tuple[torch.Tensor, list[str]]]:
         """Named tensors that an op made under autograd, in the order found."""
         for key, tensor in self._held.items():
-            if tensor.requires_grad and not tensor.is_leaf:
+            if tensors.requires_grad(tensor) and not tensors.is_leaf(tensor):
                 yield tensor, self.tensors[key]
 
     def module_tensors(self) -> Iterator[tuple[torch.Tensor, Role]]:
@@ -115,16 +101,14 @@ class Names:
         """The modules in sight as data."""
         records = []
         for path, module in self.modules:
-            own = [p for p in module.__dict__.get("_parameters", {}).values() if isinstance(p, torch.Tensor)]
-            records.append(
-                Module(
-                    path,
-                    type(module).__name__,
-                    training=bool(module.__dict__.get("training", False)),
-                    parameters=sum(_element_count(p) for p in own),
-                    trainable=sum(_element_count(p) for p in own if p.requires_grad),
-                )
-            )
+            total = trainable = 0
+            for _, tensor, is_parameter in own_tensors(module):
+                if is_parameter:
+                    count = tensors.element_count(tensor)
+                    total += count
+                    trainable += count if tensors.requires_grad(tensor) else 0
+            training = bool(module_dictionary(module).get("training", False))
+            records.append(_new(Module, (path, type(module).__name__, training, total, trainable)))
         return tuple(records)
 
 
@@ -141,7 +125,8 @@ def frame_namespaces(frame: types.FrameType) -> list[dict[str, object]]:
         kept_by_frame_here_and_call = 3
         in_function = bool(frame.f_code.co_flags & 0x1)  # CO_OPTIMIZED: class bodies really live in their dict
         if sys.version_info < (3, 13) and in_function and sys.getrefcount(variables) <= kept_by_frame_here_and_call:
-            variables.clear()
+            for name in (*frame.f_code.co_varnames, *frame.f_code.co_cellvars, *frame.f_code.co_freevars):
+                variables.pop(name, None)
     return result
 
 
@@ -163,120 +148,7 @@ def _presentable(variables: Mapping[str, object]) -> dict[str, object]:
 
 def flatten_tensors(value: object, prefix: str) -> list[tuple[str, object]]:
     """Tensors and graph edges in any nesting of dicts, lists, tuples and dataclasses, with the path to each."""
-    return [
-        (name, member)
-        for name, member in _breadth_first([(prefix, value)], enter_objects=False, ordered=True)
-        if isinstance(member, torch.Tensor) or is_graph_edge(member)
-    ]
-
-
-def is_graph_edge(value: object) -> bool:
-    """A ``torch.autograd.graph.GradientEdge``: a backward node and one of its outputs."""
-    edge_type = getattr(torch.autograd.graph, "GradientEdge", None)
-    return edge_type is not None and isinstance(value, edge_type)
-
-
-def _breadth_first(start: Iterable[Found], *, enter_objects: bool, ordered: bool = False) -> Iterator[Found]:
-    """Everything that the starting values lead to. ``ordered`` keeps the order of writing (depth first)."""
-    waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in start)
-    visits: dict[int, int] = {}
-    for _ in range(_OBJECTS_READ):
-        if not waiting:
-            return
-        name, value, depth = waiting.popleft()
-        yield name, value
-        is_module = isinstance(value, nn.Module)
-        limit = _MODULE_ALIASES if is_module else 1
-        if isinstance(value, (torch.Tensor, str, bytes, int, float, type(None))) or is_graph_edge(value):
-            continue
-        seen = visits.get(id(value), 0)
-        if seen >= limit or (depth >= _DEPTH_READ and not is_module):
-            continue
-        visits[id(value)] = seen + 1
-        members = ((path, member, depth + 1) for path, member in _members(name, value, enter_objects=enter_objects))
-        if ordered:
-            waiting.extendleft(reversed(list(members)))
-        else:
-            waiting.extend(members)
-
-
-def _members(name: str, value: object, *, enter_objects: bool) -> Iterator[Found]:
-    if isinstance(value, nn.Module):
-        if enter_objects:
-            yield from _module_members(name, value)
-    elif isinstance(value, Mapping):
-        for index, key in enumerate(value):
-            if index >= _MEMBERS_READ:
-                return
-            yield _joined(name, str(key)), value[key]
-    elif isinstance(value, tuple) and hasattr(type(value), "_fields"):
-        yield from ((_joined(name, field), member) for field, member in zip(value._fields, value, strict=False))
-    elif isinstance(value, (list, tuple, deque)):
-        for index, member in zip(range(_MEMBERS_READ), value, strict=False):
-            yield f"{name}[{index}]", member
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        stored = _stored_attributes(value)
-        for field in dataclasses.fields(value):
-            if field.name in stored:
-                yield _joined(name, field.name), stored[field.name]
-    elif enter_objects and not isinstance(value, (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)):
-        if not type(value).__module__.startswith(_FOREIGN):
-            yield from ((_joined(name, key), member) for key, member in list(_stored_attributes(value).items()))
-
-
-def _module_members(name: str, module: nn.Module) -> Iterator[Found]:
-    """Child modules, and what the module holds in plain attributes; its own tensors come by ``_own_tensors``."""
-    stored = module.__dict__
-    for key, child in list((stored.get("_modules") or {}).items()):
-        if child is not None:
-            yield _joined(name, key), child
-    for key, member in list(stored.items()):
-        if key[:1] != "_" and _may_hold_tensors(member.__class__):
-            yield _joined(name, key), member
-
-
-@functools.cache
-def _may_hold_tensors(kind: type) -> bool:
-    return issubclass(kind, (torch.Tensor, nn.Module, list, tuple, dict))
-
-
-def _own_tensors(name: str, module: nn.Module) -> Iterator[tuple[str, Role, torch.Tensor]]:
-    stored = module.__dict__
-    for attribute, role in (("_parameters", Role.PARAMETER), ("_buffers", Role.BUFFER)):
-        own = stored.get(attribute)
-        if own:
-            for key, tensor in list(own.items()):
-                if isinstance(tensor, torch.Tensor):
-                    yield _joined(name, key), role, tensor
-
-
-def _stored_attributes(value: object) -> dict[str, object]:
-    """Instance attributes, past any ``__getattribute__`` of the class; slots are read where they are plain."""
-    try:
-        stored = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        stored = {}
-    if not isinstance(stored, dict):
-        return {}
-    return stored
-
-
-def _joined(prefix: str, key: str) -> str:
-    return f"{prefix}.{key}" if prefix else key
-
-
-def _memory_place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
-    key = storage_key(tensor)
-    if key is None:
-        return None
-    return key, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
-
-
-def _element_count(tensor: torch.Tensor) -> int:
-    try:
-        return int(tensor.numel())
-    except (RuntimeError, TypeError):  # symbolic or nested
-        return 0
+    return list(find_tensors(value, prefix))
 
 
 def to_namespace(names: object) -> dict[str, object]:

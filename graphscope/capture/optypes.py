@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from graphscope.capture.saved import Slot, slots_of
+from graphscope.capture.tensors import metadata_info
 
 _NUMBERED_BACKWARD = re.compile(r"Backward\d*$")
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -33,6 +33,9 @@ _NOTES = {
 }
 
 
+_LIST_OPS = frozenset({"cat", "stack", "block_diag"})
+
+
 class NodeType(NamedTuple):
     """What one kind of backward node is."""
 
@@ -46,28 +49,41 @@ class NodeType(NamedTuple):
     """Made by a ``torch.autograd.Function`` in Python."""
     slots: tuple[Slot, ...]
     note: str | None
+    takes_list: bool
+    """It may have any number of inputs; see ``input_count``."""
 
 
-def node_types(nodes: Sequence[Any]) -> list[NodeType]:
-    """The type of each node; C++ nodes without a class of their own are told apart by ``name()``."""
-    known: dict[type | str, NodeType] = {}
-    types = []
-    for node in nodes:
-        node_class = type(node)
-        found = known.get(node_class)
-        if found is None:
-            name = node_class.__name__
-            if name == "CppFunction":
-                name = node.name().rpartition("::")[2]
-                found = known.get(name) or known.setdefault(name, _describe(node_class, name))
-            else:
-                found = known[node_class] = _describe(node_class, name)
-        types.append(found)
-    return types
+class NodeTypes:
+    """The type of each node of one walk. A user's Function class is not remembered beyond it, so that it can go."""
+
+    def __init__(self) -> None:
+        self.known: dict[type, NodeType] = {}
+        """By class, for those nodes whose class tells."""
+        self._unnamed: dict[str, NodeType] = {}
+
+    def look_up(self, node: Any) -> NodeType:
+        """The type of a node whose class is not yet among ``known``."""
+        kind = type(node)
+        if kind.__name__ != "CppFunction":
+            found = self.known[kind] = _describe(kind, kind.__name__)
+            return found
+        name = node.name().rpartition("::")[2]  # C++ nodes without a class of their own
+        return self._unnamed.get(name) or self._unnamed.setdefault(name, _describe(kind, name))
+
+
+def input_count(node: Any, kind: NodeType) -> int:
+    """How many inputs a node has at most, told without touching them; torch has no call for that.
+
+    Of a list of tensors there are about as many as the result is long, or as there are results.
+    """
+    if kind.custom:
+        return len(node.needs_input_grad)
+    outputs = [metadata_info(output).shape or () for output in getattr(node, "_input_metadata", ())]
+    sizes = [size for shape in outputs for size in shape if isinstance(size, int)]
+    return max(3 * len(outputs), *sizes, 1)
 
 
 def _describe(node_class: type, name: str) -> NodeType:
-    """Types of torch's own are remembered; a user's Function class is looked at anew, so that it can go."""
     custom = issubclass(node_class, torch._C._FunctionBase)
     return _describe_fully(node_class, name, custom=custom) if custom else _describe_once(node_class, name)
 
@@ -79,13 +95,15 @@ def _describe_once(node_class: type, name: str) -> NodeType:
 
 def _describe_fully(node_class: type, name: str, *, custom: bool) -> NodeType:
     stem = _NUMBERED_BACKWARD.sub("", name)
+    op = stem if custom else op_word(name)
     return NodeType(
-        name=name,
-        op=stem if custom else op_word(name),
         accumulate=name == "AccumulateGrad",
+        op=op,
+        name=name,
         custom=custom,
         slots=slots_of(node_class),
         note=_NOTES.get(stem) or ("a custom autograd.Function" if custom else None),
+        takes_list=custom or node_class.__name__ == "CppFunction" or op in _LIST_OPS,
     )
 
 

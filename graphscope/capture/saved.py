@@ -8,18 +8,27 @@ tensor because it was written in place since it was saved. No ``SavedTensor`` is
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import torch
 
+from graphscope.capture.tensors import (
+    NOT_TOLD,
+    PLAIN,
+    byte_count,
+    dtype_name,
+    dtype_of,
+    is_tensor,
+    shape_of,
+    storage_of,
+    version_of,
+)
 from graphscope.model import SavedTensor, State, Storage
 
 _PREFIX = "_raw_saved_"
 _LIVE = State.LIVE  # an enum member costs a look-up each time it is named, which the hot path feels
-_new_saved = functools.partial(tuple.__new__, SavedTensor)
-_new_storage = functools.partial(tuple.__new__, Storage)
-"""Records from a tuple of all their fields in order, at a third of the cost of a call by field."""
+_new = tuple.__new__
+"""Makes a record from a tuple of all its fields in order, at a third of the cost of a call by field."""
 
 
 class Slot(NamedTuple):
@@ -47,6 +56,8 @@ class SavedReader:
         self.storages: list[Storage] = []
         self._parameters = parameter_storages
         self._ids: dict[int, str] = {}
+        self._plain: dict[tuple[Any, Any], tuple[Any, ...]] = {}
+        """Shape, dtype and bytes as they are told, by shape and dtype of dense tensors."""
 
     def read(self, node: Any, slots: tuple[Slot, ...]) -> tuple[SavedTensor, ...]:
         """The saved tensors of one node, in the order of their slot names."""
@@ -68,8 +79,9 @@ class SavedReader:
             elif data is None:
                 empty.append(slot)
             else:
-                written = data._version != 0 and _raises(node, unpacking)  # at version 0 nothing was ever written
-                found.append(self._live(name, data, written))
+                version = data._version if type(data) in PLAIN else version_of(data)
+                # at version 0 nothing was ever written
+                found.append(self._live(name, data, version != 0 and _raises(node, unpacking)))
         if empty and not found:  # all slots of a node are freed together; beside a live one, empty means never set
             found += [SavedTensor(slot.name, State.FREED) for slot in empty if _raises(node, slot.unpacking)]
         return tuple(found)
@@ -92,39 +104,33 @@ class SavedReader:
         kind = type(data)
         if kind.__name__ == "_Holder" and kind.__module__ == "torch.utils.checkpoint":
             return SavedTensor(name, State.CHECKPOINTED)
-        if isinstance(data, torch.Tensor):
+        if is_tensor(data):
             return self._live(name, data, None)._replace(state=State.PACKED)
         return SavedTensor(name, State.PACKED)
 
     def _live(self, name: str, data: torch.Tensor, modified: bool | None) -> SavedTensor:  # noqa: FBT001  hot
-        try:
-            return _new_saved(
-                (
-                    name,
-                    _LIVE,
-                    tuple(data.shape),
-                    _DTYPE_NAMES.get(data.dtype) or dtype_name(data.dtype),
-                    data.nbytes,
-                    self._storage(data),
-                    modified,
-                )
-            )
-        except (RuntimeError, NotImplementedError, TypeError):  # strided nested, sparse: no shape, no bytes
-            return SavedTensor(
-                name, State.LIVE, shape_of(data), dtype_name(data.dtype), byte_count(data), self._storage(data), modified
-            )
+        if type(data) in PLAIN:
+            try:
+                storage = data.untyped_storage()  # only dense memory has one: the bytes follow from shape and dtype
+                key = (data.shape, data.dtype)
+                known = self._plain.get(key)
+                if known is None:
+                    known = self._plain[key] = (shape_of(data), dtype_name(data.dtype), byte_count(data))
+                storage_id = self._ids.get(storage._cdata) or self._add_storage(storage)
+                return _new(SavedTensor, (name, _LIVE, *known, storage_id, modified))
+            except NOT_TOLD:
+                pass
+        found = storage_of(data)
+        storage_id = None if found is None else self._ids.get(found._cdata) or self._add_storage(found)
+        return SavedTensor(
+            name, State.LIVE, shape_of(data), dtype_name(dtype_of(data)), byte_count(data), storage_id, modified
+        )
 
-    def _storage(self, data: torch.Tensor) -> str | None:
-        try:
-            storage = data.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # sparse and some wrapped tensors have none
-            return None
+    def _add_storage(self, storage: torch.UntypedStorage) -> str:
         key = storage._cdata
-        known = self._ids.get(key)
-        if known is None:
-            known = self._ids[key] = f"s{len(self.storages)}"
-            self.storages.append(_new_storage((known, int(storage.nbytes()), key in self._parameters)))
-        return known
+        identity = self._ids[key] = f"s{len(self.storages)}"
+        self.storages.append(Storage(identity, int(storage.nbytes()), key in self._parameters))
+        return identity
 
 
 def _raises(node: Any, attribute: str) -> bool:
@@ -138,48 +144,10 @@ def _raises(node: Any, attribute: str) -> bool:
 
 def _member_modified(member: Any, data: torch.Tensor) -> bool | None:
     """As for single slots; but unpacking a list member alone fails on a saved output, which tells nothing."""
-    if data._version == 0:
+    if version_of(data) == 0:
         return False
     try:
         member.unpack()
     except RuntimeError as error:
         return True if "modified by an inplace operation" in str(error) else None
     return False
-
-
-_DTYPE_NAMES: dict[torch.dtype, str] = {}
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
-    name = _DTYPE_NAMES.get(dtype)
-    if name is None:
-        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-def shape_of(described: Any) -> tuple[int | str, ...] | None:
-    """Sizes of a tensor, or of a node's metadata, as plain numbers; a symbolic size as its text.
-
-    ``None`` where there is no single shape: strided nested tensors.
-    """
-    try:
-        return tuple(size if type(size) is int else str(size) for size in described.shape)
-    except RuntimeError:
-        return None
-
-
-def byte_count(tensor: torch.Tensor) -> int | None:
-    """Bytes of the elements, ``None`` where torch does not tell (sparse, nested)."""
-    try:
-        return int(tensor.nbytes)
-    except (RuntimeError, NotImplementedError, TypeError):
-        return None
-
-
-def storage_key(tensor: torch.Tensor) -> int | None:
-    """A key that two tensors share exactly when they share memory, while both live."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return None

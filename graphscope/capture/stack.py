@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from pathlib import Path
 
 _BYTES_PER_NODE = 320
 """Stack that freeing one node may take: measured 190–210, with a margin for other builds."""
@@ -88,7 +89,7 @@ _GUARD = 1024 * 1024
 def _stack_mapping() -> tuple[int, int, int] | None:
     """Start and end of the main stack's mapping, and the end of the mapping below it; Linux only."""
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
             below = 0
             for line in maps:
                 start, end = (int(edge, 16) for edge in line.split(" ", 1)[0].split("-"))

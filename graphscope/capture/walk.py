@@ -7,27 +7,29 @@ discovered and ordered first (``discover.py``) and read once, in their final ord
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from graphscope.capture import tensors
 from graphscope.capture.discover import discover, topological_order
-from graphscope.capture.names import Names, is_graph_edge
-from graphscope.capture.optypes import NodeType, node_types
-from graphscope.capture.saved import SavedReader, dtype_name, shape_of, storage_key
+from graphscope.capture.names import Names
+from graphscope.capture.saved import SavedReader
+from graphscope.capture.search import is_graph_edge
 from graphscope.capture.stack import safe_depth
+from graphscope.capture.tensors import metadata_info, tensor_info
 from graphscope.garbage import collection_paused
 from graphscope.model import Edge, GraphData, Kind, Node, Role, TensorInfo
 
 _PASSES_PARAMETER_ON = frozenset({"t", "transpose", "view", "expand", "permute", "unsqueeze", "to_copy", "reshape"})
 """Ops through which a parameter is still the parameter of its module: ``x @ weight.T``."""
 
+_new = tuple.__new__
+"""Makes a record from a tuple of all its fields in order, at a third of the cost of a call by field."""
 
-_new_op = functools.partial(tuple.__new__, Node)
-_new_edge = functools.partial(tuple.__new__, Edge)
-"""Records from a tuple of all their fields in order: a third of the cost of a call by field, which a walk feels."""
+_UNKNOWN_OUTPUT = (TensorInfo(requires_grad=True, is_leaf=False),)
+"""Of an op in a torch older than ``_input_metadata``."""
 
 
 class Root(NamedTuple):
@@ -44,7 +46,7 @@ def to_root(name: str, value: Any) -> Root:
     """A tensor or ``GradientEdge`` as a root."""
     if is_graph_edge(value):
         return Root(name, None, value.node, value.output_nr)
-    return Root(name, value, value.grad_fn, value.output_nr)
+    return Root(name, value, tensors.grad_fn(value), tensors.output_number(value))
 
 
 def walk_graph(
@@ -62,6 +64,24 @@ def walk_graph(
         return _Builder(roots, names, others).build(roots, others, every_module=every_module)
 
 
+class Walked(NamedTuple):
+    """A graph together with what its nodes were, so that a recording can be laid over it."""
+
+    data: GraphData
+    numbers: dict[int, str]
+    """Id of each op node by its ``_sequence_nr()``."""
+    leaves: dict[int, str]
+    """Id of each leaf by ``id()`` of its tensor."""
+
+
+def walk_linked(roots: Sequence[Root], names: Names, *, others: Sequence[Root], every_module: bool) -> Walked:
+    """``walk_graph`` with the links back to torch; valid while the tensors live."""
+    with quiet_look():
+        builder = _Builder(roots, names, others)
+        data = builder.build(roots, others, every_module=every_module)
+        return Walked(data, builder.numbers(), builder.leaf_ids)
+
+
 @contextlib.contextmanager
 def quiet_look() -> Iterator[None]:
     """Read without garbage collection, and without running ``__torch_function__`` of a subclass or mode."""
@@ -75,16 +95,17 @@ class _Builder:
     def __init__(self, roots: Sequence[Root], names: Names, others: Sequence[Root]) -> None:
         self._names = names
         self._trace = trace = discover([root.node for root in roots], [root.node for root in others])
-        self._kinds = node_types(trace.nodes)
         self._order = topological_order(trace)
         self._ids = [""] * len(trace.nodes)
         for place, position in enumerate(self._order):
             self._ids[position] = f"n{place}"
         self._saved = SavedReader(self._parameter_storages())
         self._named = self._named_outputs([*roots, *others])
-        self._plain_outputs: dict[tuple[Any, ...], tuple[TensorInfo, ...]] = {}
-        self._leaf_ids: dict[int, str] = {}
-        self._owners: dict[str, str] = {}
+        self._outputs: dict[tuple[Any, ...], tuple[TensorInfo, ...]] = {}
+        """What ops with one output return, by shape, dtype and device: few kinds, many ops."""
+        self.leaf_ids: dict[int, str] = {}
+        """Id of each leaf by ``id()`` of its tensor."""
+        self._used_models: set[str] = set()
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
 
@@ -105,11 +126,21 @@ class _Builder:
             notices=tuple(self._notices()),
         )
 
+    def numbers(self) -> dict[int, str]:
+        """Id of each op by its ``_sequence_nr()``."""
+        trace = self._trace
+        return {
+            number: identity
+            for number, identity, kind in zip(trace.numbers, self._ids, trace.kinds, strict=True)
+            if not kind.accumulate
+        }
+
     def _parameter_storages(self) -> set[int]:
-        leaves = [node.variable for node, kind in zip(self._trace.nodes, self._kinds, strict=True) if kind.accumulate]
-        parameters = [leaf for leaf in leaves if isinstance(leaf, torch.nn.Parameter)]
-        parameters += [tensor for tensor, _ in self._names.module_tensors()]
-        return {key for key in map(storage_key, parameters) if key is not None}
+        trace = self._trace
+        leaves = [node.variable for node, kind in zip(trace.nodes, trace.kinds, strict=True) if kind.accumulate]
+        parameters = {id(leaf): leaf for leaf in leaves if tensors.is_parameter(leaf)}
+        parameters |= {id(tensor): tensor for tensor, _ in self._names.module_tensors()}
+        return {key for key in map(tensors.storage_key, parameters.values()) if key is not None}
 
     def _named_outputs(self, given: Sequence[Root]) -> dict[int, dict[int, tuple[torch.Tensor, list[str]]]]:
         """Tensors in hand, by position of their node and output number, with their names.
@@ -119,9 +150,9 @@ class _Builder:
         named: dict[int, dict[int, tuple[torch.Tensor, list[str]]]] = {}
         index = self._trace.index
         for _, (tensor, names) in zip(range(safe_depth() // 8), self._names.tracked(), strict=False):
-            position = index.get(tensor.grad_fn)
+            position = index.get(tensors.grad_fn(tensor))
             if position is not None:
-                _, known = named.setdefault(position, {}).setdefault(tensor.output_nr, (tensor, []))
+                _, known = named.setdefault(position, {}).setdefault(tensors.output_number(tensor), (tensor, []))
                 known += [name for name in names if name not in known]
         for root in given:
             if root.node is not None and root.tensor is not None:
@@ -130,94 +161,95 @@ class _Builder:
 
     def _add_nodes(self) -> None:
         """One record per node, in order. The hot loop: locals and whole tuples keep it near the cost of reading."""
-        nodes, following, index, reached, stopped = self._trace
-        ids, kinds, owners, named = self._ids, self._kinds, self._owners, self._named
-        outputs_of, read_saved = self._outputs, self._saved.read
-        add_node, add_edge, kind_op = self._nodes.append, self._edges.append, Kind.OP
+        nodes, kinds, _, inputs, _, reached, stopped = self._trace
+        ids, named, known_outputs, read_saved = self._ids, self._named, self._outputs, self._saved.read
+        add_node, add_edge, new, kind_op = self._nodes.append, self._edges.append, _new, Kind.OP
+        owners: dict[int, str] = {}
         for position in self._order:
             node, kind, identity = nodes[position], kinds[position], ids[position]
-            if kind.accumulate:
-                self._add_leaf(identity, node.variable, reached=position < reached, accumulate=kind.name)
+            accumulate, op, backward, _, slots, note, _ = kind
+            if accumulate:
+                owner = self._add_leaf(identity, node.variable, reached=position < reached, accumulate=backward)
+                if owner is not None:
+                    owners[position] = owner
                 continue
-            _, op, backward, _, slots, note = kind
             without: tuple[int, ...] = ()
-            owner: str | None = None
+            owner = None
             slot = 0
-            for source, output in following[position]:
-                if source is None:
+            for entry in inputs[position]:
+                if entry is None:
                     without += (slot,)
                 else:
-                    source_id = ids[index[source]]
-                    add_edge(_new_edge((source_id, output, identity, slot, True, None, None)))
-                    if source_id in owners:
-                        owner = owner or owners[source_id]
-                slot += 1  # noqa: SIM113  enumerate would make a tuple an edge
+                    source, output = entry
+                    add_edge(new(Edge, (ids[source], output, identity, slot, True, None, None)))
+                    if owner is None and source in owners:
+                        owner = owners[source]
+                slot += 1
             if owner is not None and slot == 1 and op in _PASSES_PARAMETER_ON:
-                owners[identity] = owner
+                owners[position] = owner
+            try:
+                (only,) = node._input_metadata
+                outputs = known_outputs[(*only.shape, only.dtype, only.device)]
+            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+                outputs = self._describe_outputs(node)
             saved = read_saved(node, slots) if slots else ()
-            record = _new_op(
-                # fmt: off
-                (identity, kind_op, outputs_of(node), position < reached, None, op, backward, None, None, False, 0,
-                 saved, without, position in stopped, None, owner, None, None, (), note)
-                # fmt: on
-            )
+            record = new(
+                Node,
+                (
+                    identity, kind_op, outputs, position < reached, None, op, backward, None, None, False, 0,
+                    saved, without, position in stopped, None, owner, None, None, (), note,
+                ),
+            )  # fmt: skip
             add_node(_with_names(record, named[position]) if position in named else record)
 
-    def _outputs(self, node: Any) -> tuple[TensorInfo, ...]:
+    def _describe_outputs(self, node: Any) -> tuple[TensorInfo, ...]:
+        """What an op returned. A single output of plain shape is remembered: many ops return the same."""
         metadata = getattr(node, "_input_metadata", None)
-        if metadata is None:  # torch older than the attribute
-            return (TensorInfo(requires_grad=True, is_leaf=False),)
-        if len(metadata) != 1:
-            return tuple(_from_metadata(one) for one in metadata)
-        only = metadata[0]
-        try:
-            key = (*only.shape, only.dtype, only.device)
-            known = self._plain_outputs.get(key)
-        except (RuntimeError, TypeError):  # no single shape, or one with symbols that cannot be compared
-            return (_from_metadata(only),)
-        if known is None:
-            known = self._plain_outputs[key] = (_from_metadata(only),)
-        return known
+        if metadata is None:
+            return _UNKNOWN_OUTPUT
+        outputs = tuple(metadata_info(one) for one in metadata)
+        if len(outputs) == 1 and outputs[0].shape is not None and all(type(size) is int for size in outputs[0].shape):
+            only = metadata[0]
+            self._outputs[(*only.shape, only.dtype, only.device)] = outputs
+        return outputs
 
-    def _add_leaf(self, identity: str, tensor: torch.Tensor, *, reached: bool, accumulate: str | None) -> None:
+    def _add_leaf(self, identity: str, tensor: torch.Tensor, *, reached: bool, accumulate: str | None) -> str | None:
+        """Add a leaf, and return the module that it is a parameter of."""
         names = self._names.of(tensor) or self._names.of_alias(tensor)
         role = self._names.roles.get(id(tensor))
         if role is None:
-            role = Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.INPUT
-        if role is Role.PARAMETER and names:
-            self._owners[identity] = names[0].rpartition(".")[0]
-        self._leaf_ids[id(tensor)] = identity
-        grad = tensor.grad if tensor.is_leaf else None
+            role = Role.PARAMETER if tensors.is_parameter(tensor) else Role.INPUT
+        self.leaf_ids[id(tensor)] = identity
+        self._used_models.update(map(_top, names))
+        grad = tensors.gradient(tensor) if tensors.is_leaf(tensor) else None
         self._nodes.append(
             Node(
                 identity,
                 Kind.LEAF,
-                (_from_tensor(tensor, names),),
+                (tensor_info(tensor, names),),
                 reached,
-                role=role,
+                role,
                 accumulate=accumulate,
-                grad=None if grad is None else _from_tensor(grad, ()),
-                hooks=len(tensor._backward_hooks or ()) + len(getattr(tensor, "_post_accumulate_grad_hooks", None) or ()),
+                grad=None if grad is None else tensor_info(grad, ()),
+                hooks=tensors.hook_count(tensor),
             )
         )
+        return names[0].rpartition(".")[0] if role is Role.PARAMETER and names else None
 
     def _leaf_root(self, root: Root) -> None:
         """A root without history: reached if it requires grad, since its own ``.grad`` would be filled."""
         tensor = root.tensor
-        if tensor is not None and id(tensor) not in self._leaf_ids:
-            self._add_leaf(f"n{len(self._nodes)}", tensor, reached=tensor.requires_grad, accumulate=None)
+        if tensor is not None and id(tensor) not in self.leaf_ids:
+            self._add_leaf(f"n{len(self._nodes)}", tensor, reached=tensors.requires_grad(tensor), accumulate=None)
 
     def _add_root(self, root: Root) -> str:
         identity = f"n{len(self._nodes)}"
-        if root.node is None:
-            source = self._leaf_ids[id(root.tensor)]
-        else:
-            source = self._ids[self._trace.index[root.node]]
+        source = self.leaf_ids[id(root.tensor)] if root.node is None else self._ids[self._trace.index[root.node]]
         names = (root.name, *(name for name in self._known_names(root) if name != root.name))
         if root.tensor is not None:
-            info = _from_tensor(root.tensor, names)
+            info = tensor_info(root.tensor, names)
         else:
-            info = _from_metadata(root.node._input_metadata[root.output])._replace(names=names)
+            info = metadata_info(root.node._input_metadata[root.output])._replace(names=names)
         tracked = bool(info.requires_grad)
         self._nodes.append(Node(identity, Kind.OUTPUT, (info,), reached=True))
         self._edges.append(Edge(source, root.output, identity, 0, tracked))
@@ -229,19 +261,21 @@ class _Builder:
     def _add_unused(self, others: Sequence[Root], *, every_module: bool) -> None:
         """Leaves that nothing read: named tensors without history, and parameters of the modules in sight."""
         for root in others:
-            if root.node is None and root.tensor is not None and id(root.tensor) not in self._leaf_ids:
+            if root.node is None and root.tensor is not None and id(root.tensor) not in self.leaf_ids:
                 self._add_leaf(f"n{len(self._nodes)}", root.tensor, reached=False, accumulate=None)
-        used = {_top(name) for node in self._nodes if node.kind is Kind.LEAF for name in node.names}
+        used = frozenset(self._used_models)
         for tensor, role in self._names.module_tensors():
-            wanted = every_module or any(_top(name) in used for name in self._names.of(tensor))
-            if role is Role.PARAMETER and wanted and id(tensor) not in self._leaf_ids:
+            if role is not Role.PARAMETER or id(tensor) in self.leaf_ids:
+                continue
+            if every_module or any(_top(name) in used for name in self._names.of(tensor)):
                 self._add_leaf(f"n{len(self._nodes)}", tensor, reached=False, accumulate=None)
 
     def _notices(self) -> Iterator[str]:
         if self._trace.stopped:
             yield (
-                f"The walk stopped after {len(self._trace.nodes):,} nodes, as many as the stack of this thread can surely "
-                "free again; what lies behind is not shown. Walk in the main thread, or in one with a larger stack."
+                f"The walk stopped after {len(self._trace.nodes):,} nodes, as many as the stack of this thread can "
+                "surely free again; what lies behind is not shown. "
+                "Walk in the main thread, or in one with a larger stack."
             )
         if not hasattr(torch._C._autograd, "SavedTensor"):
             yield f"torch {torch.__version__} cannot show saved tensors without unpacking them, so none are listed."
@@ -257,29 +291,10 @@ def _with_names(record: Node, named: dict[int, tuple[torch.Tensor, list[str]]]) 
     """An op with what is known of those of its outputs that are in hand."""
     outputs = list(record.outputs)
     for number, (tensor, names) in named.items():
-        outputs[number] = _from_tensor(tensor, tuple(names))
+        outputs[number] = tensor_info(tensor, tuple(names))
+    held = [tensor for tensor, _ in named.values()]
     return record._replace(
-        outputs=tuple(outputs), retains_grad=any(bool(tensor.retains_grad) for tensor, _ in named.values())
-    )
-
-
-def _from_metadata(metadata: Any) -> TensorInfo:
-    """An output as its backward node knows it. It requires grad, or the node would not have it."""
-    return TensorInfo(shape_of(metadata), dtype_name(metadata.dtype), str(metadata.device), (), True, False)
-
-
-def _from_tensor(tensor: torch.Tensor, names: tuple[str, ...]) -> TensorInfo:
-    kind, inference, layout = type(tensor), tensor.is_inference(), tensor.layout
-    return TensorInfo(
-        shape_of(tensor),
-        dtype_name(tensor.dtype),
-        str(tensor.device),
-        names,
-        tensor.requires_grad,
-        tensor.is_leaf,
-        inference,
-        tensor._is_view(),
-        None if inference else tensor._version,
-        None if layout is torch.strided else str(layout).removeprefix("torch."),
-        None if kind is torch.Tensor or kind is torch.nn.Parameter else kind.__name__,
+        outputs=tuple(outputs),
+        retains_grad=any(map(tensors.retains_grad, held)),
+        hooks=sum(map(tensors.hook_count, held)),
     )
