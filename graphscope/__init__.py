@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphscope.api import Graph, load, walk
+    from graphscope.api import Graph, load, record, recording, walk
     from graphscope.errors import GraphscopeError
     from graphscope.model import Edge, Node, TensorInfo
 
@@ -24,6 +24,8 @@ __all__ = [
     "TensorInfo",
     "__version__",
     "load",
+    "record",
+    "recording",
     "walk",
 ]
 
@@ -34,6 +36,8 @@ _HOMES = {
     "Node": "graphscope.model",
     "TensorInfo": "graphscope.model",
     "load": "graphscope.api",
+    "record": "graphscope.api",
+    "recording": "graphscope.api",
     "walk": "graphscope.api",
 }
 

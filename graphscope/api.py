@@ -6,19 +6,21 @@ torch and the renderers are imported inside the functions that need them, so tha
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from graphscope.errors import FormatError, InputError
+from graphscope.errors import FormatError
 from graphscope.model import Edge, GraphData, Node
 
 if TYPE_CHECKING:
     import graphviz
     from rich.console import RenderableType
+
+    from graphscope.capture.record import Recorder
 
 
 class Graph:
@@ -34,9 +36,10 @@ class Graph:
         ['mul', 'sum']
     """
 
-    def __init__(self, data: GraphData) -> None:
-        """Wrap the data of a graph."""
+    def __init__(self, data: GraphData, *, whole: GraphData | None = None) -> None:
+        """Wrap the data of a graph; ``whole`` is the recording that it is a part of, where there is one."""
         self._data = data
+        self._whole = data if whole is None else whole
 
     @property
     def data(self) -> GraphData:
@@ -142,8 +145,11 @@ def walk(outputs: object, *, names: object = None) -> Graph:
         >>> [(edge.source, edge.target) for edge in graphscope.walk(y).edges]
         [('n0', 'n1'), ('n0', 'n1'), ('n1', 'n2')]
     """
-    caller = sys._getframe(1)
-    return Graph(walk_from(outputs, names=names, frame=caller))
+    from graphscope.capture.given import gather_names, to_roots
+    from graphscope.capture.walk import walk_graph
+
+    known = gather_names(names, sys._getframe(1))
+    return Graph(walk_graph(to_roots(outputs, known), known, every_module=names is not None))
 
 
 def load(path: str | Path) -> Graph:
@@ -172,31 +178,102 @@ def load(path: str | Path) -> Graph:
         raise FormatError(f"{path}: {error}") from error
 
 
-def walk_from(outputs: object, *, names: object, frame: FrameType | None) -> GraphData:
-    """``walk`` with the frame given whose variables name the tensors."""
-    from graphscope.capture.names import Names, flatten_tensors, frame_namespaces, to_namespace
-    from graphscope.capture.walk import to_root, walk_graph
+class Recording:
+    """Everything that ran while it was being recorded; ask it for the graph behind any tensor of it.
 
-    known = Names(by_memory=names is not None)
-    if names is not None:
-        known.search(to_namespace(names))
-    elif frame is not None:
-        for namespace in frame_namespaces(frame):
-            known.search(namespace)
-    found = flatten_tensors(outputs, _prefix_for(outputs))
-    if not found:
-        raise InputError(no_tensor_message(outputs))
-    roots = [to_root(known.best_name(value) or path, value) for path, value in found]
-    return walk_graph(roots, known, every_module=names is not None)
+    It keeps no tensor alive: ask while the outputs live.
+    """
+
+    def __init__(self, recorder: Recorder, base: Path | None = None) -> None:
+        """Hold a recorder; ``record`` and ``recording`` make these."""
+        self._recorder = recorder
+        self._base = base
+        self.result: Any = None
+        """What the recorded function returned; None for a ``with`` block."""
+
+    def graph(self, *outputs: object, names: object = None, all_frames: bool = False) -> Graph:
+        """The full computation behind the outputs, also where nothing was tracked.
+
+        Args:
+            outputs: tensors, or nestings of them; without any, everything that was recorded, ending in ``result``.
+            names: as in ``walk``; by default the variables of the calling frame.
+            all_frames: name the innermost line that is not torch's, also inside installed packages.
+
+        Raises:
+            InputError: if outputs were given and hold no tensor.
+        """
+        return self._graph(outputs, names, sys._getframe(1), all_frames=all_frames)
+
+    def _graph(
+        self, outputs: tuple[object, ...], names: object, frame: FrameType, *, all_frames: bool = False
+    ) -> Graph:
+        from graphscope.capture.given import gather_names, to_roots
+        from graphscope.capture.merge import Options, merge
+        from graphscope.transforms import behind_roots
+
+        known = gather_names(names, frame)
+        wanted = outputs[0] if len(outputs) == 1 else outputs
+        if not outputs:
+            wanted = self.result if self.result is not None else self._recorder.log.ends()
+        roots = to_roots(wanted, known) if outputs or wanted else []
+        options = Options(base=self._base, all_frames=all_frames, every_module=names is not None)
+        whole = merge(self._recorder, roots, known, options=options)
+        return Graph(behind_roots(whole) if outputs else whole, whole=whole)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything recorded, as the JSON of a graph."""
+        return self._graph((), None, sys._getframe(1)).to_json()
+
+    def __rich__(self) -> RenderableType:
+        """Everything recorded, for a rich console."""
+        return self._graph((), None, sys._getframe(1)).__rich__()
+
+    def _repr_mimebundle_(
+        self, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
+    ) -> dict[str, str]:
+        return self._graph((), None, sys._getframe(1))._repr_mimebundle_(include, exclude)
 
 
-def _prefix_for(outputs: object) -> str:
-    """Keys and fields are names by themselves; anything else is called ``output``."""
-    return "" if isinstance(outputs, Mapping) or dataclasses.is_dataclass(outputs) else "output"
+def record(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Recording:
+    """Run a function or module and record every operation, tracked by autograd or not.
+
+    What runs is not changed: results, random numbers, gradients and fused paths are those of an unrecorded run. What
+    the function raises comes through untouched.
+
+    Example:
+        >>> import torch, graphscope
+        >>> def f(x):
+        ...     with torch.no_grad():
+        ...         y = x * 2
+        ...     return x + y
+        >>> rec = graphscope.record(f, torch.ones(2, requires_grad=True))
+        >>> [(node.op, node.mode, node.backward) for node in rec.graph(rec.result).nodes if node.op]
+        [('mul', 'no_grad', None), ('add', 'grad', 'AddBackward0')]
+    """
+    with _recording(sys._getframe(1)) as recording_:
+        recording_.result = function(*args, **kwargs)
+    return recording_
 
 
-def no_tensor_message(given: object) -> str:
-    """What was given instead of a tensor, and what was probably meant."""
-    from graphscope.capture.names import describe_mistake
+def recording() -> AbstractContextManager[Recording]:
+    """Record a ``with`` block; the recording stays usable if the block raises.
 
-    return describe_mistake(given)
+    Example:
+        >>> import torch, graphscope
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> with graphscope.recording() as rec:
+        ...     y = x.detach() * x
+        >>> [edge.reason.value for edge in rec.graph(y).edges if edge.reason]
+        ['detach']
+    """
+    return _recording(sys._getframe(1))
+
+
+@contextmanager
+def _recording(frame: FrameType) -> Iterator[Recording]:
+    from graphscope.capture.record import Recorder
+
+    file = Path(frame.f_code.co_filename)
+    recorder = Recorder()
+    with recorder.active():
+        yield Recording(recorder, file.parent if file.is_absolute() else None)

@@ -193,14 +193,11 @@ class _Builder:
             except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
                 outputs = self._describe_outputs(node)
             saved = read_saved(node, slots) if slots else ()
-            record = new(
-                Node,
-                (
-                    identity, kind_op, outputs, position < reached, None, op, backward, None, None, False, 0,
-                    saved, without, position in stopped, None, owner, None, None, (), note,
-                ),
+            record = (
+                identity, kind_op, outputs, position < reached, None, op, backward, None, None, False, 0,
+                saved, without, position in stopped, None, owner, None, None, (), note,
             )  # fmt: skip
-            add_node(_with_names(record, named[position]) if position in named else record)
+            add_node(_with_names(new(Node, record), named[position]) if position in named else new(Node, record))
 
     def _describe_outputs(self, node: Any) -> tuple[TensorInfo, ...]:
         """What an op returned. A single output of plain shape is remembered: many ops return the same."""
@@ -222,18 +219,12 @@ class _Builder:
         self.leaf_ids[id(tensor)] = identity
         self._used_models.update(map(_top, names))
         grad = tensors.gradient(tensor) if tensors.is_leaf(tensor) else None
-        self._nodes.append(
-            Node(
-                identity,
-                Kind.LEAF,
-                (tensor_info(tensor, names),),
-                reached,
-                role,
-                accumulate=accumulate,
-                grad=None if grad is None else tensor_info(grad, ()),
-                hooks=tensors.hook_count(tensor),
-            )
-        )
+        told = None if grad is None else tensor_info(grad, ())
+        record = (
+            identity, Kind.LEAF, (tensor_info(tensor, names),), reached, role, None, None, accumulate, told, False,
+            tensors.hook_count(tensor), (), (), False, None, None, None, None, (), None,
+        )  # fmt: skip
+        self._nodes.append(_new(Node, record))
         return names[0].rpartition(".")[0] if role is Role.PARAMETER and names else None
 
     def _leaf_root(self, root: Root) -> None:

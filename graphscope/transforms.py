@@ -1,0 +1,72 @@
+"""Graph to graph: which part of it to look at, and how much of it at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+from graphscope.model import GraphData, Kind, Node, Role
+
+
+def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
+    """Ids of everything that the values of ``ends`` depend on, tracked or not, themselves included.
+
+    What wrote into a leaf in place counts where it brought a value of some op.
+    """
+    writers: dict[str, list[str]] = {}
+    for node in data.nodes:
+        for written in node.writes:
+            writers.setdefault(written, []).append(node.id)
+    found = set(ends)
+    stack = list(found)
+    while stack:
+        identity = stack.pop()
+        sources = [edge.source for edge in data.incoming[identity]]
+        if data.by_id[identity].kind is Kind.LEAF:
+            sources += [writer for writer in writers.get(identity, ()) if _brings_a_value(data, writer)]
+        for source in sources:
+            if source not in found:
+                found.add(source)
+                stack.append(source)
+    return found
+
+
+def behind_roots(data: GraphData, others: Iterable[str] = ()) -> GraphData:
+    """The computation that leads to the roots (and to ``others``), with the parameters that nothing there read."""
+    keep = behind(data, [*data.roots, *others])
+    keep |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER and node.names}
+    return restrict(data, keep)
+
+
+def _brings_a_value(data: GraphData, writer: str) -> bool:
+    written = set(data.by_id[writer].writes)
+    return any(edge.source not in written and data.by_id[edge.source].kind is Kind.OP for edge in data.incoming[writer])
+
+
+def restrict(data: GraphData, keep: Collection[str]) -> GraphData:
+    """The graph of the nodes in ``keep`` alone, numbered anew, with only the storages and regions that they use."""
+    kept = [node for node in data.nodes if node.id in keep]
+    if len(kept) == len(data.nodes):
+        return data
+    ids = {node.id: f"n{place}" for place, node in enumerate(kept)}
+    storages = {saved.storage for node in kept for saved in node.saved}
+    regions = {node.region for node in kept}
+    for region in reversed(data.regions):
+        if region.id in regions:
+            regions.add(region.parent)
+    return dataclasses.replace(
+        data,
+        nodes=tuple(_renamed(node, ids) for node in kept),
+        edges=tuple(
+            edge._replace(source=ids[edge.source], target=ids[edge.target])
+            for edge in data.edges
+            if edge.source in ids and edge.target in ids
+        ),
+        roots=tuple(ids[root] for root in data.roots if root in ids),
+        storages=tuple(storage for storage in data.storages if storage.id in storages),
+        regions=tuple(region for region in data.regions if region.id in regions),
+    )
+
+
+def _renamed(node: Node, ids: dict[str, str]) -> Node:
+    return node._replace(id=ids[node.id], writes=tuple(ids[written] for written in node.writes if written in ids))
