@@ -69,7 +69,9 @@ class _Taker:
         self._watching = contextlib.ExitStack()
 
     def watch(self) -> None:
-        """Begin; torch is imported."""
+        """Begin; torch is imported, if that is what the script's folder has under this name."""
+        if not _has_torch():
+            return
         with self._telling_faults():
             from graphscope.capture.backward import watch_backward
 
@@ -81,15 +83,18 @@ class _Taker:
 
     def _tell(self, call: BackwardCall) -> None:
         self.calls = call.number
-        if self._request.at not in {None, call.number}:
-            return
-        with self._telling_faults():
-            from graphscope.capture.choose import graph_of_call
-
-            data = graph_of_call(call, _main_variables(), _to_choice(self._request))
-            self.sink(call.number if self._request.at is None else None, data)
-        if self._request.stop:
+        wanted = self._request.at
+        if wanted in {None, call.number}:
+            with self._telling_faults():
+                self._take(call)
+        if self._request.stop and wanted is not None and call.number >= wanted:
             raise Stopped
+
+    def _take(self, call: BackwardCall) -> None:
+        from graphscope.capture.choose import graph_of_call
+
+        data = graph_of_call(call, _main_variables(), _to_choice(self._request))
+        self.sink(call.number if self._request.at is None else None, data)
 
     @contextlib.contextmanager
     def _telling_faults(self) -> Iterator[None]:
@@ -123,7 +128,7 @@ def _take_from_script(target: Script, arguments: list[str], request: Request, ta
 
 def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: Ending) -> None:
     """The tensors in the script's variables, and in those of the functions that an error ended."""
-    if "torch" not in sys.modules:
+    if not _has_torch():
         if ending.status:
             return
         raise InputError(f"{target.given} never imported torch, so there is no graph.")
@@ -188,6 +193,10 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request) -> 
         raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
     further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
     return graph_of_value(value, label, beside=beside, further=further, choice=_to_choice(request))
+
+
+def _has_torch() -> bool:
+    return hasattr(sys.modules.get("torch"), "autograd")
 
 
 def _variables_at(error: BaseException | None) -> list[tuple[str, dict[str, object]]]:

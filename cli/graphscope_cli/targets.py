@@ -84,7 +84,7 @@ def _to_file(given: str) -> Target:
             f"{given!r} is a notebook. Show its graph in the notebook itself, with graphscope.walk(loss) at the end of "
             f"a cell, or make a script of it: jupyter nbconvert --to script {given}"
         )
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return SavedGraph(given, path.absolute())
     return Script(given, path.absolute())
 
@@ -171,10 +171,22 @@ def _missing_name(owner: object, part: str, where: str, module: types.ModuleType
     close = difflib.get_close_matches(part, map(str, known), n=3)
     if close:
         return f"{where} has no name {part!r}. Did you mean {' or '.join(close)}?"
+    if owner is module and '"__main__"' in _source(module):
+        return (
+            f'{where} has no name {part!r} when it is imported, which leaves out if __name__ == "__main__". To take '
+            f"the graph of the running script, give no name; --root {part} then chooses the tensor."
+        )
     if not known:
         return f"{where} has no name {part!r}; it defines nothing that could be drawn."
     more = f" and {len(known) - _NAMES_LISTED} more" if len(known) > _NAMES_LISTED else ""
     return f"{where} has no name {part!r}. It has {', '.join(map(str, known[:_NAMES_LISTED]))}{more}."
+
+
+def _source(module: types.ModuleType) -> str:
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return ""
 
 
 def _is_candidate(value: object, module: types.ModuleType) -> bool:

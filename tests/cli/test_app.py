@@ -117,7 +117,9 @@ def test_without_a_command_there_is_help() -> None:
         (["broken.json"], "broken.json is no saved graph"),
         (["models.py:nett"], "models.py has no name 'nett'. Did you mean net?"),
         (["models.py:held.outs"], "models.py:held.outs has no name 'outs'. Did you mean out?"),
-        (["models.py:zzz"], "models.py has no name 'zzz'. It has net, table, x, y, held"),
+        (["models.py:zzz"], "give no name; --root zzz then chooses the tensor"),
+        (["few.py:zzz"], "few.py has no name 'zzz'. It has x, f."),
+        (["empty.py:zzz"], "empty.py has no name 'zzz'; it defines nothing that could be drawn"),
         (["models.py:net"], "net is a module. Say what to call it with: --input 1,3,224,224"),
         (["models.py:make"], "make() is a module. Say what to call it with"),
         (["models.py:Net"], "Net is a class"),
@@ -152,6 +154,8 @@ def test_without_a_command_there_is_help() -> None:
 def test_wrong_use_is_told_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
+    write(folder / "few.py", "import torch, os\nfrom json import loads\nx = torch.ones(1)\n_y = 1\ndef f(): ...\n")
+    write(folder / "empty.py", "import torch\n")
     (folder / "book.ipynb").write_text("{}")
     (folder / "broken.json").write_text('{"format": "graphscope.gr')
     (folder / "folder.svg").mkdir()

@@ -98,6 +98,33 @@ def test_stop_ends_the_script_after_the_graph(tmp_path: Path) -> None:
     assert (done.status, done.stdout.count("loss"), done.messages) == (0, 1, ["graphscope: wrote g.json"])
 
 
+def test_stop_is_no_error_that_a_script_could_handle_by_mistake(tmp_path: Path) -> None:
+    write(
+        tmp_path / "handles.py",
+        """
+        import torch
+        for step in range(5):
+            print("step", step)
+            try:
+                torch.ones(1, requires_grad=True).sum().backward()
+            except Exception:
+                print("handled")
+            except:
+                print("bare")
+        """,
+    )
+    done = render(tmp_path, "handles.py", "--stop", "-o", "g.json")
+    assert (done.status, done.stdout.count("bare"), done.stdout.count("handled")) == (0, 5, 0)
+    assert done.messages == ["graphscope: wrote g.json"]
+
+
+def test_a_script_that_ends_by_force_has_its_picture(tmp_path: Path) -> None:
+    write(tmp_path / "killed.py", "import os, torch\ntorch.ones(1, requires_grad=True).sum().backward()\nos._exit(4)\n")
+    done = render(tmp_path, "killed.py", "-o", "g.json")
+    assert done == (4, "", "graphscope: wrote g.json\n")
+    assert read(tmp_path / "g.json")["roots"]
+
+
 def test_a_backward_that_never_comes_is_told(tmp_path: Path) -> None:
     write(tmp_path / "train.py", TRAINING)
     done = render(tmp_path, "train.py", "--at", "7", "-o", "g.json", "--", "--steps", "2")
