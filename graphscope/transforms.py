@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable
 
-from graphscope.model import GraphData, Kind, Node, Role
+from graphscope.model import GraphData, Kind, Node, Role, View
+from graphscope.units import to_count_text
 
 
 def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
@@ -36,6 +37,29 @@ def behind_roots(data: GraphData, others: Iterable[str] = ()) -> GraphData:
     keep = behind(data, [*data.roots, *others])
     keep |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER and node.names}
     return restrict(data, keep)
+
+
+def behind_names(data: GraphData) -> GraphData:
+    """As ``behind_roots``, with what leads to any other tensor that has a name."""
+    return behind_roots(data, [node.id for node in data.nodes if node.names and node.kind is Kind.OP])
+
+
+def related(data: GraphData) -> GraphData:
+    """A view of a recording without the computations that lead to no root."""
+    if not data.recorded:
+        return data
+    keep = behind(data, data.roots)
+    keep |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
+    hidden = len(data.nodes) - len(keep)
+    if not hidden:
+        return data
+    note = f"{to_count_text(hidden, 'node')} that lead to no root are not drawn"
+    return dataclasses.replace(
+        data,
+        nodes=tuple(node for node in data.nodes if node.id in keep),
+        edges=tuple(edge for edge in data.edges if edge.source in keep and edge.target in keep),
+        view=View(data.view.hidden + hidden, (*data.view.notes, note)),
+    )
 
 
 def _brings_a_value(data: GraphData, writer: str) -> bool:

@@ -56,6 +56,7 @@ def render(  # noqa: PLR0913 - every parameter is an option
     at: options.AtOption = "1",
     stop: options.StopOption = False,
     inputs: options.InputOption = None,
+    no_record: options.NoRecordOption = False,
     root: options.RootOption = None,
     names: options.NamesOption = None,
     depth: options.DepthOption = "auto",
@@ -76,6 +77,7 @@ def render(  # noqa: PLR0913 - every parameter is an option
             at=parse_at(at),
             stop=stop,
             inputs=tuple(parse_input(each) for each in inputs or ()),
+            record=not no_record,
         )
         _refuse_what_does_not_apply(what, request, arguments or [])
         destinations = [parse_destination(each) for each in output or ()]

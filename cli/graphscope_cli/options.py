@@ -58,6 +58,14 @@ InputOption = Annotated[
         help="A tensor to call a module with, as 1,3,224,224 or 1,16:int64; once for each argument.",
     ),
 ]
+NoRecordOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-record",
+        rich_help_panel=_TAKING,
+        help="Only walk what autograd kept: no operations that it did not record, no reasons, no source lines.",
+    ),
+]
 RootOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -22,6 +22,7 @@ from graphscope.render.engine import ScaledDownWarning
 from graphscope.render.formats import FORMATS, RenderOptions, format_of, render
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
+from graphscope.transforms import related
 from graphscope_cli.messages import Faults, say, saying_if_slow
 
 _SEVERAL_ON_STDOUT = frozenset({"json", "dot", "txt"})
@@ -159,7 +160,7 @@ class Output:
             options = dataclasses.replace(options, limit=None)
         for number, data in self._for_stdout:
             heading = "" if number is None else f"backward {number}\n\n"
-            text = heading + to_terminal(data, options) + "\n" * (number is not None)
+            text = heading + to_terminal(related(data), options) + "\n" * (number is not None)
             _write_bytes(self._stdout, text.encode(options.encoding, "backslashreplace"))
 
 

@@ -30,6 +30,8 @@ class Request:
     stop: bool = False
     """End the script after that graph."""
     inputs: tuple[InputSpec, ...] = ()
+    record: bool = True
+    """Record every operation, tracked or not."""
 
 
 def parse_at(given: str) -> int | None:

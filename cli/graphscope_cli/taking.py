@@ -8,6 +8,7 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphscope.errors import GraphscopeError, InputError
@@ -16,7 +17,8 @@ from graphscope.serialize import loads
 from graphscope.units import to_count_text
 from graphscope_cli.calling import call_function, is_module, make_inputs
 from graphscope_cli.messages import Faults, say
-from graphscope_cli.script import Ending, Stopped, run_script, run_user_code, when_torch_is_there
+from graphscope_cli.recording import LiveRecording
+from graphscope_cli.script import Ending, Stopped, run_script, run_user_code
 from graphscope_cli.targets import Name, SavedGraph, Script, Target, find_value, load_module
 
 if TYPE_CHECKING:
@@ -44,9 +46,10 @@ def take_graphs(target: Target, arguments: list[str], request: Request, sink: Si
     if isinstance(target, SavedGraph):
         sink(None, _read_graph(target))
         return Ending()
+    recording = LiveRecording(target.path.parent if target.path else Path.cwd(), wanted=request.record)
     if isinstance(target, Name):
-        return _take_from_name(target, arguments, request, sink)
-    return _take_from_script(target, arguments, request, _Taker(request, sink, faults))
+        return _take_from_name(target, arguments, request, sink, recording)
+    return _take_from_script(target, arguments, request, _Taker(request, sink, faults, recording))
 
 
 def _read_graph(target: SavedGraph) -> GraphData:
@@ -61,9 +64,10 @@ def _read_graph(target: SavedGraph) -> GraphData:
 class _Taker:
     """Takes the graphs that were asked for while a script runs; its faults never reach the script."""
 
-    def __init__(self, request: Request, sink: Sink, faults: Faults) -> None:
+    def __init__(self, request: Request, sink: Sink, faults: Faults, recording: LiveRecording) -> None:
         self.calls = 0
         self.sink = sink
+        self.recording = recording
         self._request = request
         self._faults = faults
         self._watching = contextlib.ExitStack()
@@ -87,13 +91,15 @@ class _Taker:
         if wanted in {None, call.number}:
             with self._telling_faults():
                 self._take(call)
+        if wanted is not None and call.number >= wanted:
+            self.recording.rest()
         if self._request.stop and wanted is not None and call.number >= wanted:
             raise Stopped
 
     def _take(self, call: BackwardCall) -> None:
         from graphscope.capture.choose import graph_of_call
 
-        data = graph_of_call(call, _main_variables(), _to_choice(self._request))
+        data = graph_of_call(call, _main_variables(), _to_choice(self._request), self.recording.recorded)
         self.sink(call.number if self._request.at is None else None, data)
 
     @contextlib.contextmanager
@@ -109,9 +115,9 @@ class _Taker:
 
 def _take_from_script(target: Script, arguments: list[str], request: Request, taker: _Taker) -> Ending:
     process = os.getpid()
-    when_torch_is_there(taker.watch)
     try:
-        ending = run_script(target.path, target.given, arguments)
+        with taker.recording.around(taker.watch):
+            ending = run_script(target.path, target.given, arguments)
     finally:
         taker.close()
     if os.getpid() != process:
@@ -119,14 +125,14 @@ def _take_from_script(target: Script, arguments: list[str], request: Request, ta
     if ending.status and ending.error is None:
         say(f"the script ended with exit status {ending.status}.")
     if not taker.calls and request.at == 1:
-        _take_what_is_left(target, request, taker.sink, ending)
+        _take_what_is_left(target, request, taker.sink, ending, taker.recording)
     elif not taker.calls or (request.at or 0) > taker.calls:
         called = f"called backward() or autograd.grad() {to_count_text(taker.calls, 'time')}"
         raise InputError(f"--at {request.at or 'all'}: the script {called} in this process.")
     return ending
 
 
-def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: Ending) -> None:
+def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: Ending, recording: LiveRecording) -> None:
     """The tensors in the script's variables, and in those of the functions that an error ended."""
     if not _has_torch():
         if ending.status:
@@ -135,7 +141,8 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
     from graphscope.capture.choose import graph_of_variables
 
     try:
-        data = graph_of_variables([*_variables_at(ending.error), *_main_variables()], _to_choice(request))
+        places = [*_variables_at(ending.error), *_main_variables()]
+        data = graph_of_variables(places, _to_choice(request), recording.recorded)
     except InputError as error:
         if ending.error is not None:
             say(f"there was nothing to draw yet. {error}")
@@ -161,22 +168,26 @@ def _run(function: Callable[[], object]) -> object:
     return result
 
 
-def _take_from_name(target: Name, arguments: list[str], request: Request, sink: Sink) -> Ending:
+def _take_from_name(
+    target: Name, arguments: list[str], request: Request, sink: Sink, recording: LiveRecording
+) -> Ending:
     """Import, look up, call what is to be called; where the user's code fails, take what there was."""
     try:
-        module = load_module(target, arguments, _run)
-        sink(None, _graph_of_name(module, target, request))
+        with recording.around():
+            module = load_module(target, arguments, _run)
+            data = _graph_of_name(module, target, request, recording)
+        sink(None, data)
     except _UserCodeEnded as ended:
         ending = ended.ending
         if ending.error is None:
             say(f"{target.given} called sys.exit({ending.status}) before {target.name} was there.")
             return Ending(status=ending.status or 1)
-        _take_what_is_left(target, request, sink, ending)
+        _take_what_is_left(target, request, sink, ending, recording)
         return ending
     return Ending()
 
 
-def _graph_of_name(module: types.ModuleType, target: Name, request: Request) -> GraphData:
+def _graph_of_name(module: types.ModuleType, target: Name, request: Request, recording: LiveRecording) -> GraphData:
     from graphscope.capture.choose import graph_of_value
 
     name = target.name
@@ -192,7 +203,9 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request) -> 
     elif request.inputs:
         raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
     further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
-    return graph_of_value(value, label, beside=beside, further=further, choice=_to_choice(request))
+    return graph_of_value(
+        value, label, beside=beside, further=further, choice=_to_choice(request), recorded=recording.recorded
+    )
 
 
 def _has_torch() -> bool:

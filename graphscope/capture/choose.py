@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from graphscope.capture.backward import BackwardCall, Namespace, variables_of
+from graphscope.capture.merge import Options, merge
 from graphscope.capture.names import Names, describe_mistake, flatten_tensors
+from graphscope.capture.record import Recorder
 from graphscope.capture.walk import Root, to_root, walk_graph
 from graphscope.errors import InputError
 from graphscope.model import GraphData
@@ -45,27 +48,37 @@ Places = Sequence[tuple[str, Namespace]]
 """Namespaces with the place they live in (``main()``, ``globals()``), nearest first."""
 
 
-def graph_of_call(call: BackwardCall, further: Places = (), choice: Choice = _ANY) -> GraphData:
+class Recorded(NamedTuple):
+    """A recording of the program, and the folder that its files are told from."""
+
+    recorder: Recorder
+    base: Path | None = None
+
+
+def graph_of_call(
+    call: BackwardCall, further: Places = (), choice: Choice = _ANY, recorded: Recorded | None = None
+) -> GraphData:
     """The graph that a backward is about to run through; its roots are the tensors that it starts from.
 
     Args:
         call: as ``watch_backward`` tells it.
         further: where to look for names after the variables of the calling frames.
         choice: what the user says; a name that is not in sight raises InputError.
+        recorded: the recording, for a graph of everything that ran.
     """
     places = [*variables_of(call.frames), *further]
     names = _names_from(places, choice)
     if choice.roots:
-        return walk_graph(pick_roots(_by_name(_names_from(places, _ANY)), choice.roots), names)
+        return _build(pick_roots(_by_name(_names_from(places, _ANY)), choice.roots), names, recorded)
     many = len(call.outputs) > 1
     roots = [
         to_root(names.best_name(value) or (f"output[{position}]" if many else "output"), value)
         for position, value in enumerate(call.outputs)
     ]
-    return walk_graph(roots, names)
+    return _build(roots, names, recorded)
 
 
-def graph_of_variables(places: Places, choice: Choice = _ANY) -> GraphData:
+def graph_of_variables(places: Places, choice: Choice = _ANY, recorded: Recorded | None = None) -> GraphData:
     """The graph of the tensors that variables hold, directly or within containers and objects.
 
     Raises:
@@ -74,17 +87,23 @@ def graph_of_variables(places: Places, choice: Choice = _ANY) -> GraphData:
     names = _names_from(places, choice)
     found = _by_name(_names_from(places, _ANY) if choice.namers else names)
     if choice.roots:
-        return walk_graph(pick_roots(found, choice.roots), names)
+        return _build(pick_roots(found, choice.roots), names, recorded)
     tracked = {known[0]: tensor for tensor, known in names.tracked()}
     held = {name: found[name] for _, namespace in places for name in namespace if name in found}
     candidates = {PREFERRED_ROOT: held[PREFERRED_ROOT]} if PREFERRED_ROOT in held else tracked or held
     if not candidates:
         raise InputError(f"The variables hold {'modules, but ' * bool(names.modules)}no tensor.")
-    return walk_graph(default_roots(candidates), names, others=_others(tracked))
+    return _build(default_roots(candidates), names, recorded, others=_others(tracked))
 
 
 def graph_of_value(
-    value: object, name: str, *, beside: Namespace | None = None, further: Places = (), choice: Choice = _ANY
+    value: object,
+    name: str,
+    *,
+    beside: Namespace | None = None,
+    further: Places = (),
+    choice: Choice = _ANY,
+    recorded: Recorded | None = None,
 ) -> GraphData:
     """The graph of every tensor in a value: a tensor, or any nesting of containers with tensors and modules.
 
@@ -94,6 +113,7 @@ def graph_of_value(
         beside: modules and tensors that were given with it and name what is in the graph.
         further: where to look for more names.
         choice: what the user says; the roots are by default ``loss``, else those that no other leads to.
+        recorded: the recording, for a graph of everything that ran.
 
     Raises:
         InputError: if there is no tensor in the value, or a wanted name is not in sight.
@@ -110,7 +130,22 @@ def graph_of_value(
         roots = pick_roots({**found, **_by_name(_names_from(places, _ANY))}, choice.roots)
     else:
         roots = default_roots(found)
-    return walk_graph(roots, names, others=_others(found), every_module=every_module)
+    return _build(roots, names, recorded, others=_others(found), every_module=every_module)
+
+
+def _build(
+    roots: Sequence[Root],
+    names: Names,
+    recorded: Recorded | None,
+    *,
+    others: Sequence[Root] = (),
+    every_module: bool = False,
+) -> GraphData:
+    """Of a recording everything that ran, else what autograd kept."""
+    if recorded is None:
+        return walk_graph(roots, names, others=others, every_module=every_module)
+    options = Options(base=recorded.base, every_module=every_module)
+    return merge(recorded.recorder, roots, names, others=others, options=options)
 
 
 def _members(value: object) -> Namespace | None:

@@ -1,8 +1,8 @@
 """Run code and note every op, tracked or not.
 
 The recorder is a ``TorchDispatchMode``: it sits below autograd, so it sees each op with the user's grad mode still
-in force, and it changes nothing about what runs. Global module hooks, unlike those of a single module, leave fused paths
-alone, and tell which module an op belongs to.
+in force, and it changes nothing about what runs. Global module hooks, unlike those of a single module, leave fused
+paths alone, and tell which module an op belongs to.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Recorder(TorchDispatchMode):
         self._module_stack: list[int] = []
         self._last_number = _next_number()
         self._thread = threading.get_ident()
+        self._resting = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -56,6 +57,8 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         """Note one op and run it."""
         keywords = kwargs or {}
+        if self._resting:
+            return func(*args, **keywords)
         in_backward = _backward_running() != -1
         if in_backward and not torch.is_grad_enabled():
             self.backward_ops += 1
@@ -106,6 +109,10 @@ class Recorder(TorchDispatchMode):
         """A module's forward ends."""
         if threading.get_ident() == self._thread and self._module_stack:
             self._module_stack.pop()
+
+    def rest(self) -> None:
+        """Note nothing from here on; what was noted stays."""
+        self._resting = True
 
     @contextmanager
     def active(self) -> Iterator[None]:

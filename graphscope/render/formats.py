@@ -19,6 +19,7 @@ from graphscope.render.palette import Theme
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
 from graphscope.serialize import dumps
+from graphscope.transforms import related
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,11 +112,11 @@ def _drawn(format: str) -> Callable[[GraphData, RenderOptions], bytes]:
 
 def _dot(data: GraphData, options: RenderOptions) -> str:
     chosen = DotOptions(theme=options.theme, rankdir=options.direction, show=options.show)
-    return str(to_dot(data, chosen).source)
+    return str(to_dot(related(data), chosen).source)
 
 
 def _text(data: GraphData, options: RenderOptions) -> str:
-    return to_terminal(data, TerminalOptions(width=TEXT_WIDTH, limit=None, show=tuple(sorted(options.show))))
+    return to_terminal(related(data), TerminalOptions(width=TEXT_WIDTH, limit=None, show=tuple(sorted(options.show))))
 
 
 FORMATS: dict[str, Format] = {
