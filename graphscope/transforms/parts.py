@@ -1,4 +1,4 @@
-"""Graph to graph: which part of it to look at, and how much of it at once."""
+"""Parts of a graph: what lies behind its roots, and what has nothing to do with them."""
 
 from __future__ import annotations
 
