@@ -34,6 +34,13 @@ _SWITCHES = {
 _SETTERS = frozenset({"set_grad_enabled", "_set_grad_enabled"})
 """Calls that take effect as they stand; the others only as a block or decorator."""
 
+_COMPARED = {
+    "call_in_no_grad": NO_GRAD,
+    "call_in_set_grad_enabled": NO_GRAD,
+    "call_in_inference_mode": INFERENCE,
+}
+"""Functions of ``modes.py`` that run a whole computation in a mode."""
+
 _OTHER_BLOCKS = frozenset(
     [
         "FakeTensorMode",
@@ -157,10 +164,12 @@ def _entry_at(code: CodeType, line: int, mode: str) -> Entry | None:
 
 
 def _library_entry(code: CodeType, mode: str) -> Entry | None:
-    """Parts of torch that switch gradients off by themselves."""
+    """Parts of torch that switch gradients off by themselves, and a comparison of modes."""
+    file, name = code.co_filename.replace("\\", "/"), code.co_name
+    if file.endswith("graphscope/capture/modes.py") and _COMPARED.get(name) == mode:
+        return Entry(mode, "library", None, "graphscope.compare")
     if mode != NO_GRAD:
         return None
-    file, name = code.co_filename.replace("\\", "/"), code.co_name
     if file.endswith("torch/utils/checkpoint.py") and name == "forward":
         return Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)")
     if file.endswith("torch/nn/init.py") and name.startswith("_no_grad"):
