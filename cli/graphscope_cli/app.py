@@ -90,7 +90,7 @@ def render(  # noqa: PLR0913 - every parameter is an option
             say(f"--depth {level}: pictures are not folded by module yet, this one shows the whole graph.")
         faults = Faults()
         writer = Output(destinations, drawing, faults, full=level == "full")
-        ending = take_graphs(what, arguments or [], request, writer.take, faults)
+        ending = take_graphs(what, arguments or [], request, writer.take_recorded, faults)
         writer.finish()
     raise typer.Exit(_exit_code(ending, faults))
 

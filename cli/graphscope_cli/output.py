@@ -22,7 +22,7 @@ from graphscope.render.engine import ScaledDownWarning
 from graphscope.render.formats import FORMATS, RenderOptions, format_of, render
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
-from graphscope.transforms import related
+from graphscope.transforms import behind_names, related
 from graphscope_cli.messages import Faults, say, saying_if_slow
 
 _SEVERAL_ON_STDOUT = frozenset({"json", "dot", "txt"})
@@ -110,6 +110,10 @@ class Output:
                     self._write_file(destination.path, Path(destination.given), destination.format, number, data)
         if self._uses_stdout:
             self._for_stdout.append((number, data))
+
+    def take_recorded(self, number: int | None, whole: GraphData) -> None:
+        """As ``take``, of a recording only what leads to a root or to a tensor that has a name."""
+        self.take(number, behind_names(whole) if whole.recorded else whole)
 
     def finish(self) -> None:
         """Print what goes to stdout."""

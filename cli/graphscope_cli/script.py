@@ -22,6 +22,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import TypeVar
 
+from graphscope.tracebacks import forget_recorder
+
 INTERRUPTED = 130
 """Exit status of a program that Ctrl-C ended, as shells tell it."""
 
@@ -173,6 +175,7 @@ def _forget_our_frames(error: BaseException) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
+        forget_recorder(current)
         current.__traceback__ = _rebuilt(current.__traceback__)
         waiting += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):

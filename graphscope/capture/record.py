@@ -23,6 +23,7 @@ from graphscope.capture.oplog import Op, OpLog
 from graphscope.capture.regions import GRAD, Entry, current_mode, find_entry
 from graphscope.capture.source import current_lines
 from graphscope.capture.subclasses import ALIAS, as_wanted
+from graphscope.tracebacks import forget_recorder
 
 _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
 _backward_running: Callable[[], int] = torch._C._current_graph_task_id
@@ -131,6 +132,9 @@ class Recorder(TorchDispatchMode):
         try:
             with self:
                 yield
+        except BaseException as error:
+            forget_recorder(error)
+            raise
         finally:
             entering.remove()
             leaving.remove()

@@ -8,6 +8,9 @@ from collections.abc import Collection, Iterable
 from graphscope.model import GraphData, Kind, Node, Role, View
 from graphscope.units import to_count_text
 
+_FEW = 12
+"""So many further nodes do not get in the way of a picture."""
+
 
 def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
     """Ids of everything that the values of ``ends`` depend on, tracked or not, themselves included.
@@ -41,19 +44,19 @@ def behind_roots(data: GraphData, others: Iterable[str] = ()) -> GraphData:
 
 def behind_names(data: GraphData) -> GraphData:
     """As ``behind_roots``, with what leads to any other tensor that has a name."""
-    return behind_roots(data, [node.id for node in data.nodes if node.names and node.kind is Kind.OP])
+    return behind_roots(data, [node.id for node in data.nodes if node.names])
 
 
 def related(data: GraphData) -> GraphData:
-    """A view of a recording without the computations that lead to no root."""
+    """A view of a recording without the computations that lead to no root, unless they are few."""
     if not data.recorded:
         return data
     keep = behind(data, data.roots)
     keep |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
     hidden = len(data.nodes) - len(keep)
-    if not hidden:
+    if hidden <= _FEW:
         return data
-    note = f"{to_count_text(hidden, 'node')} that lead to no root are not drawn"
+    note = f"{to_count_text(hidden, 'node')} not drawn: they lead to no root"
     return dataclasses.replace(
         data,
         nodes=tuple(node for node in data.nodes if node.id in keep),

@@ -71,7 +71,8 @@ def test_a_training_is_the_same_with_and_without(tmp_path: Path) -> None:
     assert drawn.program_stderr == alone.stderr
     assert drawn.messages == [f"graphscope: wrote {file}" for file in files]
     document = read(tmp_path / "g.json")
-    assert leaf_names(document) == {f"self.model.{layer}.{part}" for layer in (0, 3) for part in ("weight", "bias")}
+    parameters = {f"self.model.{layer}.{part}" for layer in (0, 3) for part in ("weight", "bias")}
+    assert leaf_names(document) == {*parameters, "x", "y"}
     assert [node["names"] for node in document["nodes"] if node["kind"] == "output"] == [["loss"]]
     states = {saved["state"] for node in document["nodes"] for saved in node.get("saved", [])}
     assert states == {"live"}, "the graph was taken before torch freed it"
@@ -87,7 +88,7 @@ def test_every_backward_gets_a_number(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["a.b.1.json", "a.b.2.json"]
     printed = json.loads(done.stdout[done.stdout.index("[\n") :])
     assert printed == [read(tmp_path / "a.b.1.json"), read(tmp_path / "a.b.2.json")]
-    grads = [[node["grad"] for node in graph["nodes"] if node["kind"] == "leaf"] for graph in printed]
+    grads = [[node["grad"] for node in graph["nodes"] if node.get("role") == "parameter"] for graph in printed]
     assert grads[0] == [None] * 4, "the first was taken before any backward"
     assert grads[1] == [None] * 4, "zero_grad() sets .grad to None"
 

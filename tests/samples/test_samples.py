@@ -16,8 +16,8 @@ SAMPLES = sorted((ROOT / "samples").glob("*.py"))
 LINE_LIMIT = 40
 
 LEAVES = {
-    "01_requires_grad_spreads": {"x": True},
-    "02_leaf_or_not": {"weight": True},
+    "01_requires_grad_spreads": {"y": False, "z": False, "x": True},
+    "02_leaf_or_not": {"weight": True, "copy": False},
     "03_frozen_backbone": {
         "model.head.weight": True,
         "model.head.bias": True,
@@ -25,6 +25,8 @@ LEAVES = {
         "model.backbone.0.bias": False,
         "model.backbone.2.weight": False,
         "model.backbone.2.bias": False,
+        "images": False,
+        "labels": False,
     },
 }
 """The leaves that a drawing of each sample shows, and whether a gradient arrives."""
