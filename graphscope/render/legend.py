@@ -6,7 +6,7 @@ A label of the graph, rather than nodes of its own, takes no part in the layout.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from graphscope.model import GraphData
 from graphscope.render.escape import to_label
@@ -75,6 +75,11 @@ def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[st
     """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
     looks = {look_of(node) for node in data.nodes}
     edge_looks = {edge_look(edge, data) for edge in data.edges} | ({EdgeLook.CUT} if stubs else set())
+    return to_entries(looks, edge_looks, palette)
+
+
+def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palette: Palette) -> list[str]:
+    """The cells of a table row for each: a mark, and what it means."""
     boxes = [f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>' for look in Look if look in looks]
     arrows = [
         f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
