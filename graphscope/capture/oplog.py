@@ -29,7 +29,9 @@ from graphscope.capture.tensors import (
     is_tensor,
     output_number,
     requires_grad,
+    storage_of,
     tensor_info,
+    version_of,
 )
 from graphscope.model import TensorInfo
 
@@ -67,6 +69,25 @@ class Leaf(NamedTuple):
     """What shares its memory, or the very tensor before it was made a leaf by ``requires_grad_()``."""
 
 
+class StorageWrite(NamedTuple):
+    """A write in place into some memory."""
+
+    op: int
+    """Place of the op that wrote."""
+    version: int | None
+    """Version counter of the tensor right after; ``None`` of inference tensors."""
+    extent: tuple[Any, ...]
+    """Which elements: offset, sizes, strides."""
+
+
+class Reassigned(NamedTuple):
+    """A leaf that was given other memory: ``parameter.data = …``."""
+
+    leaf: int
+    origin: Source
+    """What made the memory that it has now."""
+
+
 class Unseen(NamedTuple):
     """A backward node that some tensor turned out to have though no recorded op made it."""
 
@@ -93,6 +114,7 @@ class Op:
         "numbers",
         "outputs",
         "raised",
+        "training",
         "writes",
     )
 
@@ -110,6 +132,8 @@ class Op:
         self.autocast = False
         self.in_backward = False
         self.raised = False
+        self.training: bool | None = None
+        """The flag of the module that it ran in."""
 
 
 class Known(NamedTuple):
@@ -119,6 +143,8 @@ class Known(NamedTuple):
     source: Source
     time: int
     """Count of ops when it got this source."""
+    memory: int | None = None
+    """Address of its memory then."""
 
 
 class Signature(NamedTuple):
@@ -136,6 +162,9 @@ class OpLog:
         self.ops: list[Op] = []
         self.leaves: list[Leaf] = []
         self.unseen: list[Unseen] = []
+        self.reassigned: list[Reassigned] = []
+        self.storage_writes: dict[int, list[StorageWrite]] = {}
+        """Writes in place by the storage they went to, in the order of the ops."""
         self._known: dict[int, Known] = {}
         self._memory: dict[int, Known] = {}
         self._write_times: dict[int, int] = {}
@@ -174,6 +203,8 @@ class OpLog:
             returned += [tensor for tensor in written if not any(tensor is other for other in returned)]
         op.outputs = tuple([self._info_of(tensor, settled=False) for tensor in returned])
         changed = {id(tensor) for tensor in written}
+        for tensor in written:
+            self._note_write(tensor, index)
         for number, tensor in enumerate(returned):
             place = Source("op", index, number)
             reference = weakref.ref(tensor)
@@ -211,6 +242,7 @@ class OpLog:
         if not requires_grad(tensor):
             return self._after_base_write(tensor, known) if BASE._is_view(tensor) else source
         if source.kind == "leaf":
+            self.notice_other_memory(tensor, known)
             return source if is_leaf(tensor) else self._meet_unseen(tensor, source)
         if is_leaf(tensor):  # requires_grad_() on the result of an untracked op
             return self._made_leaf(tensor, source)
@@ -243,6 +275,28 @@ class OpLog:
             ):
                 found.append(tensor)
         return found
+
+    def notice_other_memory(self, tensor: torch.Tensor, known: Known | None = None) -> None:
+        """Note a leaf whose memory is no longer that which it was met with, if an op is known that made it."""
+        known = known or self._known.get(id(tensor))
+        if known is None or known.tensor() is not tensor or known.source.kind != "leaf":
+            return
+        memory = _memory_key(tensor)
+        if memory == known.memory or memory is None:
+            return
+        maker = self._memory.get(memory)
+        if maker is not None and maker.source.kind == "op":
+            self.reassigned.append(Reassigned(known.source.index, maker.source))
+        self._known[id(tensor)] = known._replace(memory=memory)
+
+    def _note_write(self, tensor: torch.Tensor, index: int) -> None:
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        writes = self.storage_writes.setdefault(storage._cdata, [])
+        if not writes or writes[-1].op != index:
+            version = None if BASE.is_inference(tensor) else version_of(tensor)
+            writes.append(StorageWrite(index, version, extent_of(tensor)))
 
     def _after_base_write(self, tensor: torch.Tensor, known: Known) -> Source:
         base = base_of(tensor)
@@ -287,9 +341,9 @@ class OpLog:
         return Source("leaf", len(self.leaves) - 1)
 
     def _remember(self, tensor: torch.Tensor, source: Source) -> Source:
-        known = Known(weakref.ref(tensor), source, len(self.ops))
-        self._known[id(tensor)] = known
         key = _memory_key(tensor)
+        known = Known(weakref.ref(tensor), source, len(self.ops), key)
+        self._known[id(tensor)] = known
         if key is not None:
             self._memory[key] = known
         return source
@@ -314,6 +368,15 @@ class OpLog:
 def _plain_info(tensor: torch.Tensor, *, settled: bool) -> TensorInfo:
     info = tensor_info(tensor, ())._replace(version=None)
     return info if settled else info._replace(requires_grad=None, is_leaf=None, is_inference=None, is_view=None)
+
+
+def extent_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Which elements of its storage a dense tensor covers: offset, then size and stride of each dimension."""
+    dimensions = zip(BASE.size(tensor), BASE.stride(tensor), strict=True)
+    return (
+        BASE.storage_offset(tensor),
+        *sorted((pair for pair in dimensions if pair[0] != 1), key=lambda pair: -pair[1]),
+    )
 
 
 def _memory_key(tensor: torch.Tensor) -> int | None:

@@ -12,22 +12,49 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphscope.capture.oplog import Op, OpLog
+from graphscope.capture.oplog import Op, OpLog, Source
 from graphscope.capture.regions import GRAD, Entry, current_mode, find_entry
-from graphscope.capture.source import current_lines
+from graphscope.capture.search import module_dictionary
+from graphscope.capture.source import Lines, current_lines
 from graphscope.capture.subclasses import ALIAS, as_wanted
+from graphscope.capture.tensors import is_tensor
 from graphscope.tracebacks import forget_recorder
 
 _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_ONES_LIKE = torch.ops.aten.ones_like.default
+_MAKES_GRADIENTS: CodeType = torch.autograd._make_grads.__code__
+_BACKWARD_CALLS: dict[CodeType, str] = {
+    torch.autograd.backward.__code__: "tensors",
+    torch.autograd.grad.__code__: "outputs",
+}
+"""What ends in torch's engine, and the argument that says where a backward starts."""
+
 _backward_running: Callable[[], int] = torch._C._current_graph_task_id
+_WRAPPERS_DEEP = 6
+"""Frames of torch's own between an op and who asked for it."""
+
 _autocast_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+
+
+class Backward(NamedTuple):
+    """A ``backward()`` or ``autograd.grad()`` of the program."""
+
+    time: int
+    """Count of ops when it began."""
+    lines: Lines
+    roots: tuple[Source, ...]
+    retains: bool
+    """It was asked to keep the graph, by ``retain_graph`` or ``create_graph``."""
+    creates: bool
+    """It was asked for a graph of itself."""
 
 
 class Recorder(TorchDispatchMode):
@@ -47,6 +74,12 @@ class Recorder(TorchDispatchMode):
         self._last_number = _next_number()
         self._thread = threading.get_ident()
         self._resting = False
+        self.backwards: list[Backward] = []
+        self.grad_mode_before = current_mode()
+        self.left_on: Entry | None = None
+        """What switched gradients off and was not undone when the recording ended."""
+        self._training_stack: list[bool | None] = []
+        self._tasks: set[int] = set()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -60,7 +93,13 @@ class Recorder(TorchDispatchMode):
         keywords = kwargs or {}
         if self._resting:
             return func(*args, **keywords)
-        in_backward = _backward_running() != -1
+        task = _backward_running()
+        in_backward = task != -1
+        if in_backward and task not in self._tasks:
+            self._tasks.add(task)
+            self._note_backward(sys._getframe(1))
+        elif func is _ONES_LIKE and self._makes_gradients(sys._getframe(1)):
+            return func(*args, **keywords)
         if in_backward and not torch.is_grad_enabled():
             self.backward_ops += 1
             return func(*args, **keywords)
@@ -91,6 +130,7 @@ class Recorder(TorchDispatchMode):
             op.entry = self._entry(frame, mode)
         if self._module_stack:
             op.module = self._module_stack[-1]
+            op.training = self._training_stack[-1]
         op.autocast = _autocast_on()
         return op
 
@@ -105,11 +145,43 @@ class Recorder(TorchDispatchMode):
                 number = self._module_numbers[id(module)] = len(self.modules)
                 self.modules.append((type(module).__name__, weakref.ref(module)))
             self._module_stack.append(number)
+            self._training_stack.append(module_dictionary(module).get("training"))
 
     def leave_module(self) -> None:
         """A module's forward ends."""
         if threading.get_ident() == self._thread and self._module_stack:
             self._module_stack.pop()
+            self._training_stack.pop()
+
+    def _makes_gradients(self, frame: FrameType | None) -> bool:
+        """torch makes the first gradient of a backward, in the thread that asked for it."""
+        for _ in range(_WRAPPERS_DEEP):
+            if frame is None:
+                return False
+            if frame.f_code is _MAKES_GRADIENTS:
+                self._note_backward(frame)
+                return True
+            frame = frame.f_back
+        return False
+
+    def _note_backward(self, frame: FrameType | None) -> None:
+        """Note which call of the program a backward belongs to; one that is seen twice is noted once."""
+        while frame is not None and frame.f_code not in _BACKWARD_CALLS:
+            frame = frame.f_back
+        if frame is None:
+            return
+        arguments = frame.f_locals
+        roots: tuple[Source, ...] = ()
+        started = arguments.get(_BACKWARD_CALLS[frame.f_code])
+        if isinstance(started, torch.Tensor):
+            started = (started,)
+        if isinstance(started, (list, tuple)):
+            roots = tuple(self.log.source_of(tensor) for tensor in started if is_tensor(tensor))
+        creates = bool(arguments.get("create_graph"))
+        retains = creates if arguments.get("retain_graph") is None else bool(arguments["retain_graph"])
+        noted = Backward(len(self.log.ops), current_lines(frame.f_back), roots, retains, creates)
+        if not self.backwards or noted != self.backwards[-1]:
+            self.backwards.append(noted)
 
     def rest(self) -> None:
         """Note nothing from here on; what was noted stays."""
@@ -136,6 +208,13 @@ class Recorder(TorchDispatchMode):
             forget_recorder(error)
             raise
         finally:
+            self.left_on = self._left_on(sys._getframe(1))
             entering.remove()
             leaving.remove()
             self.log.settle()
+
+    def _left_on(self, frame: FrameType | None) -> Entry | None:
+        mode = current_mode()
+        if mode in {GRAD, self.grad_mode_before}:
+            return None
+        return find_entry(frame, mode, self.files)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from graphscope.capture.source import Line, Owner, owner_of
+from graphscope.capture.source import Line, Owner, current_lines, owner_of
 
 GRAD = "grad"
 NO_GRAD = "no_grad"
@@ -137,7 +137,7 @@ def find_entry(frame: FrameType | None, mode: str, files_seen: Iterable[str] = (
             found = _decorator_of(inner.f_code, mode)
         if found is not None:
             if found.entered != "unknown":
-                return found
+                return found if found.line is not None else found._replace(line=_user_line(frame))
             possible = possible or found
         outermost.append(frame)
         inner, frame = frame, frame.f_back
@@ -172,11 +172,17 @@ def _library_entry(code: CodeType, mode: str) -> Entry | None:
         return None
     if file.endswith("torch/utils/checkpoint.py") and name == "forward":
         return Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)")
-    if file.endswith("torch/nn/init.py") and name.startswith("_no_grad"):
+    if file.endswith("torch/nn/init.py"):
         return Entry(NO_GRAD, "library", None, "torch.nn.init")
     if file.endswith("torch/optim/optimizer.py") and name == "_use_grad":
         return Entry(NO_GRAD, "library", None, "optimizer step")
     return None
+
+
+def _user_line(frame: FrameType | None) -> Line | None:
+    """The program's line that called what switches by itself: ``optimizer.step()``, ``checkpoint(…)``."""
+    line = current_lines(frame).user
+    return None if line is None else Line(line.code, line.number)
 
 
 def _is_decorator_wrapper(code: CodeType) -> bool:
