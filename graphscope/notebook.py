@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from graphscope.errors import EngineError
 from graphscope.model import GraphData
@@ -41,33 +41,58 @@ def mimebundle(
         Texts by MIME type. Where a picture was wanted and could not be drawn, the text, beginning with the reason.
         The ids inside a picture occur in no other picture of the process, so that several fit on one page.
     """
+    return bundle(
+        lambda: str(to_dot(data).source),
+        lambda width: render(data, TerminalOptions(width=width)),
+        include=include,
+        exclude=exclude,
+    )
+
+
+def bundle(
+    source: Callable[[], str],
+    text: Callable[[int], str],
+    *,
+    layout: str = "dot",
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """As ``mimebundle``, of whatever has a picture and a text.
+
+    Args:
+        source: makes the DOT text.
+        text: makes the plain text, so many cells wide.
+        layout: Graphviz's name of the layout.
+        include: as in ``mimebundle``.
+        exclude: as in ``mimebundle``.
+    """
     wanted = {SVG, PLAIN} & _shell_types()
     if include is not None:
         wanted = {SVG, PLAIN} & set(include)
     wanted -= set(exclude or ())
-    bundle: dict[str, str] = {}
+    found: dict[str, str] = {}
     reason = ""
     if SVG in wanted:
         try:
-            bundle[SVG] = _to_svg(data)
+            found[SVG] = _to_svg(source(), layout)
         except (EngineError, OSError) as error:
             reason = f"No picture: {error}\n\n"
             wanted.add(PLAIN)
     if PLAIN in wanted:
-        bundle[PLAIN] = reason + _to_plain(data)
-    return bundle
+        found[PLAIN] = reason + _to_plain(text)
+    return found
 
 
-def _to_svg(data: GraphData) -> str:
-    source = str(to_dot(data).source)
+def _to_svg(source: str, layout: str) -> str:
     digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-    return draw(source, "svg", timeout=TIME_LIMIT, id_prefix=f"g{digest}-{next(_numbers)}").decode()
+    prefix = f"g{digest}-{next(_numbers)}"
+    return draw(source, "svg", timeout=TIME_LIMIT, layout=layout, id_prefix=prefix).decode()
 
 
-def _to_plain(data: GraphData) -> str:
+def _to_plain(text: Callable[[int], str]) -> str:
     """The text for people, in a terminal as wide as that."""
     width = TEXT_WIDTH if SVG in _shell_types() else shutil.get_terminal_size().columns
-    return render(data, TerminalOptions(width=width)).rstrip("\n")
+    return text(width).rstrip("\n")
 
 
 def _shell_types() -> set[str]:
