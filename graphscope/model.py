@@ -200,6 +200,49 @@ class Module(NamedTuple):
     trainable: int = 0
 
 
+class Clue(StrEnum):
+    """What kind of thing an ``Evidence`` tells; ``nodes``, ``words`` and ``numbers`` are read by it."""
+
+    OPTIMIZER = "optimizer"
+    """An optimizer in sight: its parameters, its class, and how many of them there are and no module in sight has."""
+    ATTRIBUTE = "attribute"
+    """An attribute that somebody set and nobody reads: the tensors that have it, what was probably meant."""
+    STATEMENT = "statement"
+    """Something to see in the source alone; ``subject`` is its name in ``capture/suspects.py``, the word its text."""
+    BACKWARD = "backward"
+    """A ``backward()`` or ``autograd.grad()``: the last node before it, then its roots; ``retain_graph`` and
+    ``create_graph`` among the words if it was asked for them."""
+    OVERWRITE = "overwrite"
+    """A saved tensor that was written later: the op that saved it, the op that wrote; the version then and now. The
+    word ``silent`` where torch does not notice."""
+    REASSIGNED = "reassigned"
+    """``parameter.data = …``: the leaf, and the op that made the memory that it has now."""
+    GRAD_MODE = "grad_mode"
+    """Gradients were off when the recording ended; ``subject`` is the mode, the word how it was entered."""
+    UNREGISTERED = "unregistered"
+    """Parameters of a module that its parent keeps in a plain list, dict or tuple: the leaves."""
+    TRAINING = "training"
+    """Ops of dropout and normalization layers, and of functional dropout, in modules that train."""
+    EVALUATING = "evaluating"
+    """The same in modules in eval mode; then ``subject`` is ``dropout``. With ``recorded`` the first op that autograd
+    recorded in one."""
+    SINGULAR = "singular"
+    """A recorded op at values where its derivative is infinite or not a number: the op; how many values."""
+
+
+class Evidence(NamedTuple):
+    """Something that only the running program could tell, for an analysis to judge."""
+
+    clue: Clue
+    subject: str = ""
+    """A name: of a variable, an attribute, a module path."""
+    nodes: tuple[str, ...] = ()
+    location: Location | None = None
+    also: tuple[Location, ...] = ()
+    words: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+
 class Region(NamedTuple):
     """A stretch of code that ran under one grad mode."""
 
@@ -238,6 +281,7 @@ class GraphData:
     notices: tuple[str, ...] = ()
     """What a reader must know: a walk that stopped early, facts this torch does not offer."""
     view: View = View()
+    evidence: tuple[Evidence, ...] = ()
 
     @cached_property
     def by_id(self) -> dict[str, Node]:
@@ -309,6 +353,13 @@ class GraphData:
             for written in node.writes:
                 if written not in self.by_id:
                     yield f"{node.id} writes unknown node {written}"
+        yield from self._evidence_faults()
+
+    def _evidence_faults(self) -> Iterable[str]:
+        for evidence in self.evidence:
+            for identity in evidence.nodes:
+                if identity not in self.by_id:
+                    yield f"evidence of {evidence.clue} names unknown node {identity}"
 
     def _is_root_itself(self, node: Node) -> bool:
         return any(self.by_id[edge.target].kind is Kind.OUTPUT for edge in self.outgoing[node.id])

@@ -24,7 +24,9 @@ from graphscope.codec import COUNT, FLAG, TEXT, Codec, UnexpectedError, choice, 
 from graphscope.errors import FormatError
 from graphscope.garbage import collection_paused
 from graphscope.model import (
+    Clue,
     Edge,
+    Evidence,
     GraphData,
     Kind,
     Location,
@@ -320,6 +322,19 @@ _REGION = record(
     {"parent": maybe(TEXT), "left_on": FLAG},
     defaults=Region._field_defaults,
 )
+_EVIDENCE = record(
+    Evidence,
+    {"clue": choice(Clue)},
+    {
+        "subject": TEXT,
+        "nodes": _NAMES,
+        "location": maybe(_LOCATION),
+        "also": many(_LOCATION),
+        "words": _NAMES,
+        "numbers": many(plain("an integer", int)),
+    },
+    defaults=Evidence._field_defaults,
+)
 _VIEW = record(View, {"hidden": COUNT}, {"notes": _NAMES}, defaults=View._field_defaults)
 
 
@@ -343,7 +358,7 @@ _GRAPH: Codec[GraphData] = record(
         "regions": many(_REGION),
         "view": _VIEW,
     },
-    {"notices": _NAMES},
-    defaults={"notices": ()},
+    {"notices": _NAMES, "evidence": many(_EVIDENCE)},
+    defaults={"notices": (), "evidence": ()},
     get={"format": lambda _: FORMAT, "version": lambda _: VERSION},
 )

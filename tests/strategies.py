@@ -7,7 +7,9 @@ import dataclasses
 from hypothesis import strategies as st
 
 from graphscope.model import (
+    Clue,
     Edge,
+    Evidence,
     GraphData,
     Kind,
     Location,
@@ -120,6 +122,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 6) -> GraphData:
         regions=tuple(draw(region(id, regions)) for id in regions),
         notices=draw(MANY_NAMES),
         view=draw(VIEWS),
+        evidence=tuple(draw(st.lists(evidence([node.id for node in (*made, *marks)]), max_size=2))),
     )
     return _with_reached(data).check()
 
@@ -136,6 +139,19 @@ def edge_into(draw: st.DrawFn, earlier: list[Node], target: Node) -> Edge:
         gradient=gradient,
         reason=None if gradient else draw(st.none() | st.sampled_from(Reason)),
         argument=draw(TEXTS),
+    )
+
+
+def evidence(ids: list[str]) -> st.SearchStrategy[Evidence]:
+    return st.builds(
+        Evidence,
+        clue=st.sampled_from(Clue),
+        subject=NAMES,
+        nodes=st.lists(st.sampled_from(ids), max_size=2).map(tuple),
+        location=st.none() | LOCATIONS,
+        also=st.lists(LOCATIONS, max_size=1).map(tuple),
+        words=MANY_NAMES,
+        numbers=st.lists(st.integers(-1, 2**63), max_size=2).map(tuple),
     )
 
 

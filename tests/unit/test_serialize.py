@@ -18,7 +18,9 @@ from hypothesis import given
 
 from graphscope.errors import FormatError
 from graphscope.model import (
+    Clue,
     Edge,
+    Evidence,
     GraphData,
     Kind,
     Location,
@@ -110,6 +112,7 @@ FULL = GraphData(
     regions=(Region("r0", "enable_grad", "decorator"), Region("r1", "no_grad", "with", PLACE, "r0", True)),
     notices=("the walk stopped early",),
     view=View(3, ("two layers are folded",)),
+    evidence=(Evidence(Clue.OVERWRITE, "s0", ("n1", "n1"), PLACE, (PLACE,), ("silent",), (1, 2)),),
 )
 """Every field of every record says something somewhere."""
 
@@ -119,7 +122,7 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
     closed = copy.deepcopy(schema)
     definitions = closed["$defs"]
     tensors = [definitions[kind]["properties"]["tensor"] for kind in ("leaf", "output")]
-    records = ["node", "edge", "storage", "module", "region", "location", "saved", "result", "gradient"]
+    records = ["node", "edge", "storage", "module", "region", "location", "saved", "result", "gradient", "evidence"]
     for place in [closed, closed["properties"]["view"], *(definitions[name] for name in records), *tensors]:
         place["unevaluatedProperties"] = False
     return closed
