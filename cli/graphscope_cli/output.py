@@ -88,7 +88,7 @@ class Output:
             full: print every line, however many there are.
         """
         self._destinations = destinations
-        self._options = options
+        self.options = options
         self._faults = faults
         self._full = full
         self._stdout = sys.stdout
@@ -114,6 +114,14 @@ class Output:
     def take_recorded(self, number: int | None, whole: GraphData) -> None:
         """As ``take``, of a recording only what leads to a root or to a tensor that has a name."""
         self.take(number, behind_names(whole) if whole.recorded else whole)
+
+    def draw(self, data: Any, format: str) -> str | bytes:
+        """Write in a format, for a file or for another program."""
+        return render(data, format, self.options)
+
+    def text(self, data: Any, options: TerminalOptions) -> str:
+        """Write for people, in a terminal."""
+        return to_terminal(related(data), options)
 
     def finish(self) -> None:
         """Print what goes to stdout."""
@@ -141,13 +149,13 @@ class Output:
     def _write_file(self, path: Path, given: Path, format: str, number: int | None, data: GraphData) -> None:
         shown = _numbered(given, number)
         with saying_if_slow(f"drawing {shown} …"):
-            content = _to_bytes(render(data, format, self._options))
+            content = _to_bytes(self.draw(data, format))
         _numbered(path, number).write_bytes(content)
         say(f"wrote {shown}")
 
     def _print_document(self, format: str) -> None:
         with saying_if_slow(f"drawing {format} …"):
-            documents = [_to_bytes(render(data, format, self._options)) for _, data in self._for_stdout]
+            documents = [_to_bytes(self.draw(data, format)) for _, data in self._for_stdout]
         several = any(number is not None for number, _ in self._for_stdout)
         if format == "json" and several:
             documents = [b"[\n", b",\n".join(documents), b"]\n"]
@@ -156,7 +164,7 @@ class Output:
     def _print_for_people(self) -> None:
         options = TerminalOptions(
             width=shutil.get_terminal_size(fallback=(TEXT_WIDTH, 24)).columns,
-            show=tuple(sorted(self._options.show)),
+            show=tuple(sorted(self.options.show)),
             encoding=self._stdout.encoding or "utf-8",
             color=self._color,
         )
@@ -164,7 +172,7 @@ class Output:
             options = dataclasses.replace(options, limit=None)
         for number, data in self._for_stdout:
             heading = "" if number is None else f"backward {number}\n\n"
-            text = heading + to_terminal(related(data), options) + "\n" * (number is not None)
+            text = heading + self.text(data, options) + "\n" * (number is not None)
             _write_bytes(self._stdout, text.encode(options.encoding, "backslashreplace"))
 
 
