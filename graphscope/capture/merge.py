@@ -9,6 +9,7 @@ shape agree; a node that no op claims stays on its own.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from graphscope.capture.evidence import Links, gather
 from graphscope.capture.names import Names
 from graphscope.capture.oplog import Input, Op, Source
 from graphscope.capture.optypes import base_name
@@ -66,7 +68,10 @@ def merge(
     recorder.log.settle()
     walked = walk_linked(roots, names, others=others, every_module=options.every_module)
     with quiet_look(), collection_paused():
-        return _Merge(recorder, walked, names, options).build([*roots, *others])
+        merged = _Merge(recorder, walked, names, options)
+        data = merged.build([*roots, *others])
+        links = Links(recorder, walked, names, data, merged.id_of, merged.id_of_walked, merged.claims, options.base)
+        return dataclasses.replace(data, evidence=gather(links))
 
 
 class _Merge:
@@ -75,8 +80,9 @@ class _Merge:
     def __init__(self, recorder: Recorder, walked: Walked, names: Names, options: Options) -> None:
         self._recorder, self._log, self._walked, self._names = recorder, recorder.log, walked, names
         self._options = options
-        self._claims = _claims(self._log.ops, walked)
-        self._claimed = {index: identity for identity, index in self._claims.items()}
+        self.claims = _claims(self._log.ops, walked)
+        """Recorded op of each backward node of the walk, by its id there."""
+        self._claimed = {index: identity for identity, index in self.claims.items()}
         self._moved: dict[str, Place] = {}
         """Leaves of the walk that the recording knows better, as outputs of untracked ops."""
         self._walk_leaf: dict[int, str] = {}
@@ -87,6 +93,7 @@ class _Merge:
         self._places: dict[str, Place] = {}
         self._regions: list[Region] = []
         self._region_entry: Entry | None = None
+        self._ids: dict[str, str] = {}
 
     def build(self, given: Sequence[Root]) -> GraphData:
         tensors = {id(root.tensor): root.tensor for root in given if root.tensor is not None}
@@ -98,6 +105,14 @@ class _Merge:
                 self._add_op(index, op)
         self._add_outputs()
         return self._finish()
+
+    def id_of(self, source: Source) -> str | None:
+        """Id in the built graph of what the recording knows; ``None`` of what was left out."""
+        return self._ids.get(_label(self._place(source)[0]))
+
+    def id_of_walked(self, identity: str) -> str | None:
+        """Id in the built graph of a node of the walk."""
+        return self._ids.get(_label(self._walk_place(identity, 0)[0]))
 
     def _link(self, tensors: dict[int, torch.Tensor]) -> None:
         """Find the living tensors in both the walk and the recording, and their names."""
@@ -136,7 +151,7 @@ class _Merge:
     def _walk_place(self, identity: str, output: int) -> Place:
         if identity in self._moved:
             return self._moved[identity]
-        index = self._claims.get(identity)
+        index = self.claims.get(identity)
         if index is None:
             return ("walk", identity), output
         return ("op", index), _recorded_output(self._log.ops[index], self._walked.data.by_id[identity], output)
@@ -145,7 +160,7 @@ class _Merge:
         """Nodes that only the walk knows, and the leaves of both."""
         lines = {identity: self._log.leaves[index] for index, identity in self._walk_leaf.items()}
         for node in self._walked.data.nodes:
-            if node.kind is Kind.OUTPUT or node.id in self._moved or node.id in self._claims:
+            if node.kind is Kind.OUTPUT or node.id in self._moved or node.id in self.claims:
                 continue
             key: Key = ("walk", node.id)
             leaf = lines.get(node.id)
@@ -290,7 +305,7 @@ class _Merge:
             yield self._torch_edge(edge, key, op.inputs[argument].argument if argument is not None else None)
         free = iter([*without, *range(len(slots) + len(without), len(slots) + len(without) + len(places))])
         used = {argument for argument in argument_of if argument is not None}
-        tracked = identity is None and op.mode == GRAD and any(info.requires_grad for info in op.outputs)
+        tracked = identity is None and op.mode == GRAD and _made_a_node(op)
         for number, (one, (place, output)) in enumerate(zip(op.inputs, places, strict=True)):
             if number in used:
                 continue
@@ -331,7 +346,7 @@ class _Merge:
         position = {_label(key): place for place, key in enumerate(keys)}
         sources = [[position[edge.source] for edge in self._edges[key] if edge.source in position] for key in keys]
         order = topological_order(self._times(keys), sources)
-        ids = {_label(keys[place]): f"n{rank}" for rank, place in enumerate(order)}
+        ids = self._ids = {_label(keys[place]): f"n{rank}" for rank, place in enumerate(order)}
         nodes, edges = [], []
         for place in order:
             key = keys[place]
@@ -445,6 +460,13 @@ def _match_arguments(slots: list[Place], arguments: list[Place]) -> list[int | N
         if found is not None:
             start = found + 1
     return matched
+
+
+def _made_a_node(op: Op) -> bool:
+    """Whether autograd tracked an op of which nothing is left: of a result that died at once only the counter tells."""
+    if any(info.requires_grad is not None for info in op.outputs):
+        return any(info.requires_grad for info in op.outputs)
+    return bool(op.numbers) and any(one.requires_grad for one in op.inputs)
 
 
 def _surely_untracked(op: Op) -> bool:

@@ -29,12 +29,14 @@ class Names:
         self._by_memory = by_memory
         self.tensors: dict[int, list[str]] = {}
         self.roles: dict[int, Role] = {}
+        self.searched: list[Mapping[str, object]] = []
         self.modules: list[tuple[str, nn.Module]] = []
         self._held: dict[int, torch.Tensor] = {}
         self._by_storage: dict[tuple[Any, ...], list[str]] | None = None
 
     def search(self, namespace: Mapping[str, object]) -> None:
         """Add what a namespace leads to; names from earlier searches come first."""
+        self.searched.append(namespace)
         for name, value in find_named(namespace):
             if is_module(value):
                 self.modules.append((name, value))

@@ -75,7 +75,7 @@ class StorageWrite(NamedTuple):
     op: int
     """Place of the op that wrote."""
     version: int | None
-    """Version counter of the tensor right after; ``None`` of inference tensors."""
+    """Version counter of the tensor before it; ``None`` of inference tensors."""
     extent: tuple[Any, ...]
     """Which elements: offset, sizes, strides."""
 
@@ -132,8 +132,8 @@ class Op:
         self.autocast = False
         self.in_backward = False
         self.raised = False
-        self.training: bool | None = None
-        """The flag of the module that it ran in."""
+        self.training: tuple[bool | None, bool | None] | None = None
+        """The flag of the module that it ran in, and of the outermost one."""
 
 
 class Known(NamedTuple):

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from graphscope.capture.oplog import Op, OpLog, Source
 from graphscope.capture.regions import GRAD, Entry, current_mode, find_entry
 from graphscope.capture.search import module_dictionary
-from graphscope.capture.source import Lines, current_lines
+from graphscope.capture.source import Lines, Owner, current_lines, owner_of
 from graphscope.capture.subclasses import ALIAS, as_wanted
 from graphscope.capture.tensors import is_tensor
 from graphscope.tracebacks import forget_recorder
@@ -78,7 +78,10 @@ class Recorder(TorchDispatchMode):
         self.grad_mode_before = current_mode()
         self.left_on: Entry | None = None
         """What switched gradients off and was not undone when the recording ended."""
-        self._training_stack: list[bool | None] = []
+        self.scopes: dict[CodeType, None] = {}
+        """Functions of the program that ran, as far as they made an op or a module was called below them."""
+        self.is_active = False
+        self._training_stack: list[tuple[bool | None, bool | None]] = []
         self._tasks: set[int] = set()
 
     @classmethod
@@ -126,6 +129,7 @@ class Recorder(TorchDispatchMode):
         op.lines = current_lines(frame)
         if op.lines.user is not None:
             self.files[op.lines.user.code.co_filename] = None
+            self.scopes[op.lines.user.code] = None
         if mode != GRAD:
             op.entry = self._entry(frame, mode)
         if self._module_stack:
@@ -145,13 +149,23 @@ class Recorder(TorchDispatchMode):
                 number = self._module_numbers[id(module)] = len(self.modules)
                 self.modules.append((type(module).__name__, weakref.ref(module)))
             self._module_stack.append(number)
-            self._training_stack.append(module_dictionary(module).get("training"))
+            flag = module_dictionary(module).get("training")
+            self._training_stack.append((flag, self._training_stack[0][0] if self._training_stack else flag))
+            if len(self._module_stack) == 1:
+                self._note_scopes(sys._getframe(1))
 
     def leave_module(self) -> None:
         """A module's forward ends."""
         if threading.get_ident() == self._thread and self._module_stack:
             self._module_stack.pop()
             self._training_stack.pop()
+
+    def _note_scopes(self, frame: FrameType | None) -> None:
+        """Note the program's functions that stand on the stack, as far as they are not known."""
+        while frame is not None:
+            if owner_of(frame.f_code.co_filename) is Owner.USER:
+                self.scopes[frame.f_code] = None
+            frame = frame.f_back
 
     def _makes_gradients(self, frame: FrameType | None) -> bool:
         """torch makes the first gradient of a backward, in the thread that asked for it."""
@@ -170,6 +184,7 @@ class Recorder(TorchDispatchMode):
             frame = frame.f_back
         if frame is None:
             return
+        self._note_scopes(frame)
         arguments = frame.f_locals
         roots: tuple[Source, ...] = ()
         started = arguments.get(_BACKWARD_CALLS[frame.f_code])
@@ -201,6 +216,7 @@ class Recorder(TorchDispatchMode):
 
         entering = module_hooks.register_module_forward_pre_hook(before)
         leaving = module_hooks.register_module_forward_hook(after, always_call=True)
+        self.is_active = True
         try:
             with self:
                 yield
@@ -208,6 +224,7 @@ class Recorder(TorchDispatchMode):
             forget_recorder(error)
             raise
         finally:
+            self.is_active = False
             self.left_on = self._left_on(sys._getframe(1))
             entering.remove()
             leaving.remove()

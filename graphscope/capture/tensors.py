@@ -59,6 +59,12 @@ def is_parameter(tensor: torch.Tensor) -> bool:
     return issubclass(kind, torch.nn.Parameter) or bool(_dictionary(tensor).get("_is_param", False))
 
 
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """What the user has set on a tensor, past any property of a subclass."""
+    stored: dict[str, Any] = _dictionary(tensor)
+    return stored
+
+
 def tensor_info(tensor: torch.Tensor, names: tuple[str, ...]) -> TensorInfo:
     """Everything that a graph tells of a tensor in hand."""
     kind, inference, layout = type(tensor), BASE.is_inference(tensor), _layout(tensor)

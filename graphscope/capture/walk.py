@@ -7,7 +7,7 @@ discovered and ordered first (``discover.py``) and read once, in their final ord
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +72,10 @@ class Walked(NamedTuple):
     """Id of each op node by its ``_sequence_nr()``."""
     leaves: dict[int, str]
     """Id of each leaf by ``id()`` of its tensor."""
+    nodes: Callable[[], dict[str, Any]]
+    """The backward nodes themselves by id."""
+    storages: dict[int, str]
+    """Id of each storage by ``_cdata``."""
 
 
 def walk_linked(roots: Sequence[Root], names: Names, *, others: Sequence[Root], every_module: bool) -> Walked:
@@ -79,7 +83,7 @@ def walk_linked(roots: Sequence[Root], names: Names, *, others: Sequence[Root], 
     with quiet_look():
         builder = _Builder(roots, names, others)
         data = builder.build(roots, others, every_module=every_module)
-        return Walked(data, builder.numbers(), builder.leaf_ids)
+        return Walked(data, builder.numbers(), builder.leaf_ids, builder.nodes, builder.storage_ids())
 
 
 @contextlib.contextmanager
@@ -134,6 +138,14 @@ class _Builder:
             for number, identity, kind in zip(trace.numbers, self._ids, trace.kinds, strict=True)
             if not kind.accumulate
         }
+
+    def nodes(self) -> dict[str, Any]:
+        """Each backward node by its id."""
+        return dict(zip(self._ids, self._trace.nodes, strict=True))
+
+    def storage_ids(self) -> dict[int, str]:
+        """Id of each storage that saved tensors keep, by ``_cdata``."""
+        return self._saved._ids
 
     def _parameter_storages(self) -> set[int]:
         trace = self._trace
