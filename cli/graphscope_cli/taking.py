@@ -44,7 +44,7 @@ def take_graphs(target: Target, arguments: list[str], request: Request, sink: Si
         InputError: if the target has no graph such as was asked for.
     """
     if isinstance(target, SavedGraph):
-        sink(None, _read_graph(target))
+        sink(None, read_graph(target))
         return Ending()
     recording = LiveRecording(target.path.parent if target.path else Path.cwd(), wanted=request.record)
     if isinstance(target, Name):
@@ -52,7 +52,12 @@ def take_graphs(target: Target, arguments: list[str], request: Request, sink: Si
     return _take_from_script(target, arguments, request, _Taker(request, sink, faults, recording))
 
 
-def _read_graph(target: SavedGraph) -> GraphData:
+def read_graph(target: SavedGraph) -> GraphData:
+    """The graph in a file.
+
+    Raises:
+        InputError: if it cannot be read, or is none.
+    """
     try:
         return loads(target.path.read_bytes())
     except OSError as error:
@@ -74,7 +79,7 @@ class _Taker:
 
     def watch(self) -> None:
         """Begin; torch is imported, if that is what the script's folder has under this name."""
-        if not _has_torch():
+        if not has_torch():
             return
         with self._telling_faults():
             from graphscope.capture.backward import watch_backward
@@ -99,7 +104,7 @@ class _Taker:
     def _take(self, call: BackwardCall) -> None:
         from graphscope.capture.choose import graph_of_call
 
-        data = graph_of_call(call, _main_variables(), _to_choice(self._request), self.recording.recorded)
+        data = graph_of_call(call, main_variables(), _to_choice(self._request), self.recording.recorded)
         self.sink(call.number if self._request.at is None else None, data)
 
     @contextlib.contextmanager
@@ -134,14 +139,14 @@ def _take_from_script(target: Script, arguments: list[str], request: Request, ta
 
 def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: Ending, recording: LiveRecording) -> None:
     """The tensors in the script's variables, and in those of the functions that an error ended."""
-    if not _has_torch():
+    if not has_torch():
         if ending.status:
             return
         raise InputError(f"{target.given} never imported torch, so there is no graph.")
     from graphscope.capture.choose import graph_of_variables
 
     try:
-        places = [*_variables_at(ending.error), *_main_variables()]
+        places = [*variables_at(ending.error), *main_variables()]
         data = graph_of_variables(places, _to_choice(request), recording.recorded)
     except InputError as error:
         if ending.error is not None:
@@ -154,17 +159,23 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
     sink(None, data)
 
 
-class _UserCodeEnded(Exception):  # noqa: N818  not always an error
+class UserCodeEnded(Exception):  # noqa: N818  not always an error
     """The user's code raised or exited; what it raised has been shown."""
 
     def __init__(self, ending: Ending) -> None:
+        """Take how it ended."""
         self.ending = ending
 
 
-def _run(function: Callable[[], object]) -> object:
+def run_or_end(function: Callable[[], object]) -> object:
+    """Call the user's code.
+
+    Raises:
+        UserCodeEnded: if it raised or exited.
+    """
     result, ending = run_user_code(function)
     if ending.error is not None or ending.exited:
-        raise _UserCodeEnded(ending)
+        raise UserCodeEnded(ending)
     return result
 
 
@@ -174,10 +185,10 @@ def _take_from_name(
     """Import, look up, call what is to be called; where the user's code fails, take what there was."""
     try:
         with recording.around():
-            module = load_module(target, arguments, _run)
+            module = load_module(target, arguments, run_or_end)
             data = _graph_of_name(module, target, request, recording)
         sink(None, data)
-    except _UserCodeEnded as ended:
+    except UserCodeEnded as ended:
         ending = ended.ending
         if ending.error is None:
             say(f"{target.given} called sys.exit({ending.status}) before {target.name} was there.")
@@ -192,14 +203,14 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request, rec
 
     name = target.name
     found = find_value(module, name, target.given)
-    value = call_function(found, name, _run)
+    value = call_function(found, name, run_or_end)
     label = name if value is found else f"{name}()"
     beside: dict[str, object] = {}
     if is_module(value):
         inputs = make_inputs(value, label, request.inputs)
         beside = {label: value, **({"input": inputs[0]} if len(inputs) == 1 else {"input": inputs})}
         called = value
-        value, label = _run(lambda: called(*inputs)), "output"
+        value, label = run_or_end(lambda: called(*inputs)), "output"
     elif request.inputs:
         raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
     further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
@@ -208,11 +219,12 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request, rec
     )
 
 
-def _has_torch() -> bool:
+def has_torch() -> bool:
+    """The program has imported torch, and not something else under that name."""
     return hasattr(sys.modules.get("torch"), "autograd")
 
 
-def _variables_at(error: BaseException | None) -> list[tuple[str, dict[str, object]]]:
+def variables_at(error: BaseException | None) -> list[tuple[str, dict[str, object]]]:
     """Variables of the functions that an error ended, innermost first."""
     from graphscope.capture.backward import program_frames, variables_of
 
@@ -220,7 +232,8 @@ def _variables_at(error: BaseException | None) -> list[tuple[str, dict[str, obje
     return variables_of(program_frames(reversed(frames)))
 
 
-def _main_variables() -> list[tuple[str, dict[str, object]]]:
+def main_variables() -> list[tuple[str, dict[str, object]]]:
+    """The globals of the script that has run."""
     variables = vars(sys.modules["__main__"])
     return [("globals()", {name: value for name, value in variables.items() if not name.startswith("__")})]
 
