@@ -168,12 +168,12 @@ def _library_entry(code: CodeType, mode: str) -> Entry | None:
     file, name = code.co_filename.replace("\\", "/"), code.co_name
     if file.endswith("graphscope/capture/modes.py") and _COMPARED.get(name) == mode:
         return Entry(mode, "library", None, "graphscope.compare")
+    if file.endswith("torch/nn/init.py"):
+        return Entry(mode, "library", None, "torch.nn.init")
     if mode != NO_GRAD:
         return None
     if file.endswith("torch/utils/checkpoint.py") and name == "forward":
         return Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)")
-    if file.endswith("torch/nn/init.py"):
-        return Entry(NO_GRAD, "library", None, "torch.nn.init")
     if file.endswith("torch/optim/optimizer.py") and name == "_use_grad":
         return Entry(NO_GRAD, "library", None, "optimizer step")
     return None
