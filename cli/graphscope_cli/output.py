@@ -93,16 +93,16 @@ class Output:
         self._full = full
         self._stdout = sys.stdout
         self._color = _wants_color(sys.stdout)
-        self._for_stdout: list[tuple[int | None, GraphData]] = []
+        self._for_stdout: list[tuple[int | None, Any]] = []
         self._uses_stdout = not destinations or any(each.path is None for each in destinations)
         self._import_path = list(sys.path)
 
-    def take(self, number: int | None, data: GraphData) -> None:
+    def take(self, number: int | None, data: Any) -> None:
         """Write a graph to the files, and keep it for stdout.
 
         Args:
             number: of the backward, which files get before their suffix; ``None`` for the only graph.
-            data: the graph.
+            data: the graph, or whatever ``draw`` and ``text`` take.
         """
         for destination in self._destinations:
             if destination.path is not None:
@@ -146,7 +146,7 @@ class Output:
         except GraphscopeError as error:
             self._faults.tell(f"{place} was not drawn. {error}")
 
-    def _write_file(self, path: Path, given: Path, format: str, number: int | None, data: GraphData) -> None:
+    def _write_file(self, path: Path, given: Path, format: str, number: int | None, data: Any) -> None:
         shown = _numbered(given, number)
         with saying_if_slow(f"drawing {shown} …"):
             content = _to_bytes(self.draw(data, format))
