@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphscope.api import Graph, load, record, recording, walk
+    from graphscope.api import Graph, compare, load, record, recording, walk
     from graphscope.errors import GraphscopeError
     from graphscope.model import Edge, Node, TensorInfo
 
@@ -23,6 +23,7 @@ __all__ = [
     "Node",
     "TensorInfo",
     "__version__",
+    "compare",
     "load",
     "record",
     "recording",
@@ -35,6 +36,7 @@ _HOMES = {
     "GraphscopeError": "graphscope.errors",
     "Node": "graphscope.model",
     "TensorInfo": "graphscope.model",
+    "compare": "graphscope.api",
     "load": "graphscope.api",
     "record": "graphscope.api",
     "recording": "graphscope.api",

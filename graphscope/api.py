@@ -7,20 +7,22 @@ torch and the renderers are imported inside the functions that need them, so tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from graphscope.errors import FormatError
+from graphscope.errors import FormatError, InputError
 from graphscope.model import Edge, GraphData, Node
 
 if TYPE_CHECKING:
     import graphviz
+    import torch
     from rich.console import RenderableType
 
     from graphscope.capture.record import Recorder
+    from graphscope.comparison import Comparison
 
 
 class Graph:
@@ -220,6 +222,35 @@ class Recording:
         whole = merge(self._recorder, roots, known, options=options)
         return Graph(behind_roots(whole) if outputs else whole, whole=whole)
 
+    def compare(self, *tensors: torch.Tensor, names: object = None) -> Comparison:
+        """Two or more of the tensors that were computed while recording, side by side, op by op.
+
+        Args:
+            tensors: results of what was recorded, still alive.
+            names: as in ``walk``; by default the variables of the calling frame.
+
+        Raises:
+            InputError: for fewer than two tensors, and for anything that is no tensor.
+
+        Example:
+            >>> import torch, graphscope
+            >>> x, y = torch.ones(2, requires_grad=True), torch.ones(2)
+            >>> with graphscope.recording() as rec:
+            ...     m = x + y
+            ...     with torch.no_grad():
+            ...         w = x + y
+            >>> [[node.backward for node in row.cells] for row in rec.compare(m, w).rows]
+            [['AddBackward0', None]]
+        """
+        from graphscope.analyze.compare import compare_runs
+        from graphscope.capture.given import gather_names
+        from graphscope.capture.side_by_side import runs_of_tensors
+        from graphscope.comparison import Comparison
+
+        known = gather_names(names, sys._getframe(1))
+        runs = runs_of_tensors(self._recorder, tensors, known, base=self._base)
+        return Comparison(compare_runs(runs, same_program=False))
+
     def to_json(self) -> dict[str, Any]:
         """Everything recorded, as the JSON of a graph."""
         return self._graph((), None, sys._getframe(1)).to_json()
@@ -277,3 +308,64 @@ def _recording(frame: FrameType) -> Iterator[Recording]:
     recorder = Recorder()
     with recorder.active():
         yield Recording(recorder, file.parent if file.is_absolute() else None)
+
+
+def compare(
+    function: Callable[..., Any] | Graph,
+    *args: Any,
+    modes: Sequence[str] = ("grad", "no_grad", "inference_mode", "eval"),
+    repeats: int | None = None,
+    names: object = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Run the same computation under several modes and lay the runs side by side, op by op.
+
+    Every run starts from the same random numbers, buffers, parameters and flags, and all of it is put back afterwards,
+    an exception included; ``.grad``, too, if the function runs backward. What is neither a tensor nor an attribute
+    of a module (a list that the function appends to) is the function's own business. A run that raises is a run
+    with a ``failure``.
+
+    Args:
+        function: a function or module; or a graph, to be compared with the one that follows.
+        args: what to call it with.
+        modes: ``grad``, ``no_grad``, ``inference_mode``, ``set_grad_enabled(False)``, ``train``, ``eval``, or one of
+            the former and one of the latter joined by ``+``: ``eval+no_grad``. ``train`` and ``eval`` alone record
+            gradients; the others leave modules in the state that they are in.
+        repeats: how often each run is timed; by default up to seven times, as long as that takes no more than about
+            two seconds.
+        names: what tensors are called, as in ``walk``; by default the variables of the calling frame.
+        kwargs: what to call it with.
+
+    Raises:
+        InputError: for a mode that is none, or if ``function`` cannot be called.
+
+    Example:
+        >>> import torch, graphscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Dropout())
+        >>> result = graphscope.compare(net, torch.ones(1, 3), modes=("train", "train+no_grad", "eval"))
+        >>> [(run.mode, run.dropout_active, run.values.equal) for run in result.runs]
+        [('train', True, True), ('train+no_grad', True, True), ('eval', False, False)]
+    """
+    from graphscope.comparison import Comparison, compare_graphs
+
+    if isinstance(function, Graph):
+        return compare_graphs(_named_graphs(function, args, names))
+    from graphscope.analyze.compare import compare_runs
+    from graphscope.capture.modes import Subject, parse_modes, refuse_uncallable, run_modes
+
+    refuse_uncallable(function)
+    frame = sys._getframe(1)
+    file = Path(frame.f_code.co_filename)
+    subject = Subject(function, args, kwargs, names, frame, file.parent if file.is_absolute() else None)
+    runs = run_modes(subject, parse_modes(modes), repeats)
+    return Comparison(compare_runs(runs, same_program=True), spread=repeats is not None)
+
+
+def _named_graphs(first: Graph, others: tuple[Any, ...], names: object) -> list[tuple[str, GraphData]]:
+    graphs = [first, *others]
+    if len(graphs) < 2 or not all(isinstance(graph, Graph) for graph in graphs):  # noqa: PLR2004  two sides
+        raise InputError("A graph can be compared with another graph. Give two: compare(before, after)")
+    called = [str(name) for name in names] if isinstance(names, (list, tuple)) else []
+    if len(called) != len(graphs) or len(set(called)) != len(called):
+        called = ["first", "second", *(f"graph {number}" for number in range(3, len(graphs) + 1))]
+    return [(name, graph.data) for name, graph in zip(called, graphs, strict=True)]

@@ -13,6 +13,7 @@ from graphscope.render.engine import Engine
 from graphscope.render.formats import RenderOptions
 from graphscope.render.palette import Theme
 from graphscope_cli import options
+from graphscope_cli.compare import register
 from graphscope_cli.messages import WRONG_USE, Faults, reporting_errors, say
 from graphscope_cli.output import Destination, Output, parse_destination, refuse_several_pictures
 from graphscope_cli.request import Request, parse_at, parse_depth, parse_input, parse_names, parse_show
@@ -93,6 +94,9 @@ def render(  # noqa: PLR0913 - every parameter is an option
         ending = take_graphs(what, arguments or [], request, writer.take_recorded, faults)
         writer.finish()
     raise typer.Exit(_exit_code(ending, faults))
+
+
+register(app)
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""Findings about graphs: pure functions over ``GraphData``, without torch."""
