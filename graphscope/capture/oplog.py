@@ -316,7 +316,15 @@ class OpLog:
     def _meet(self, tensor: torch.Tensor) -> Source:
         if requires_grad(tensor) and not is_leaf(tensor):
             return self._meet_unseen(tensor, None)
-        return self._remember(tensor, self._add_leaf(tensor, Lines(None, None), alias=self._neighbour(tensor)))
+        return self._remember(tensor, self._add_leaf(tensor, self._origin(tensor), alias=self._neighbour(tensor)))
+
+    def _origin(self, tensor: torch.Tensor) -> Lines:
+        """Where the memory of a tensor met for the first time was made, as in ``nn.Parameter(torch.empty(3))``."""
+        key = _memory_key(tensor)
+        known = self._memory.get(key) if key is not None else None
+        if known is None or known.source.kind != "leaf":
+            return Lines(None, None)
+        return self.leaves[known.source.index].lines
 
     def _neighbour(self, tensor: torch.Tensor) -> Source | None:
         """A living tensor that shares memory with one met for the first time: an alias made without autograd."""

@@ -1,0 +1,301 @@
+"""Where values go, and where gradients stop: the graph as steps between positions, with writes in place followed.
+
+An edge tells that a value was read. A write in place through an alias (``weight.data += …``) or under ``no_grad`` tells
+no edge: whoever reads the memory later reads what was written, and no gradient comes back that way. Such reads
+are steps of their own here.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from graphscope.findings import Because, Cause
+from graphscope.model import Clue, Edge, GraphData, Kind, Location, Node, Reason
+
+_CUTS = {
+    Reason.NO_GRAD: Cause.NO_GRAD,
+    Reason.INFERENCE_MODE: Cause.INFERENCE_MODE,
+    Reason.DETACH: Cause.DETACH,
+    Reason.DATA: Cause.DATA,
+    Reason.INTEGER_DTYPE: Cause.INTEGER_DTYPE,
+    Reason.NON_DIFFERENTIABLE: Cause.NON_DIFFERENTIABLE,
+    Reason.LEFT_PYTORCH: Cause.LEFT_PYTORCH,
+    Reason.CUSTOM_FUNCTION: Cause.CUSTOM_FUNCTION,
+    Reason.UNKNOWN: Cause.UNKNOWN,
+}
+"""Reasons that take a gradient from a tensor that wanted one; ``frozen`` and ``constant`` take none."""
+
+_ALIASES = frozenset(
+    {
+        "alias",
+        "as_strided",
+        "detach",
+        "diagonal",
+        "expand",
+        "narrow",
+        "permute",
+        "select",
+        "slice",
+        "squeeze",
+        "t",
+        "transpose",
+        "unsqueeze",
+        "view",
+    }
+)
+"""Ops whose result is the same memory, or a part of it."""
+
+_LIMIT = 8
+"""Causes kept of one tensor."""
+
+_CHECKPOINT = "checkpoint"
+CHECKPOINT_NODE = "CheckpointFunctionBackward"
+
+
+class Step(NamedTuple):
+    """A value that goes from one node to a later one."""
+
+    source: int
+    """Position in ``data.nodes``."""
+    target: int
+    cut: Because | None
+    """Why no gradient comes back, if one was wanted; ``None`` also where there was none to cut."""
+    gradient: bool
+
+
+class Cut(NamedTuple):
+    """A step that cuts, seen from somewhere before it."""
+
+    hops: int
+    """Steps from the cut to the nearest root."""
+    step: int
+    """Number of the step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flow:
+    """The steps of a graph. Everything else is worked out when it is first asked for, once for all nodes."""
+
+    data: GraphData
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Position of each node."""
+        return {node.id: place for place, node in enumerate(self.data.nodes)}
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Every edge, then every read of memory that was written in place."""
+        position = self.position
+        found = [
+            Step(position[edge.source], position[edge.target], self._cut(edge), edge.gradient)
+            for edge in self.data.edges
+        ]
+        return [*found, *self._reads_of_written()]
+
+    @cached_property
+    def outgoing(self) -> list[list[int]]:
+        """Numbers of the steps from each position."""
+        grouped: list[list[int]] = [[] for _ in self.data.nodes]
+        for number, step in enumerate(self.steps):
+            grouped[step.source].append(number)
+        return grouped
+
+    @cached_property
+    def incoming(self) -> list[list[int]]:
+        """Numbers of the steps into each position."""
+        grouped: list[list[int]] = [[] for _ in self.data.nodes]
+        for number, step in enumerate(self.steps):
+            grouped[step.target].append(number)
+        return grouped
+
+    @cached_property
+    def reached(self) -> bytearray:
+        """By position: a backward runs through here, by torch's edges or when a checkpoint runs its block again."""
+        reached = bytearray(node.reached for node in self.data.nodes)
+        for place, node in enumerate(self.data.nodes):
+            if node.reached and node.backward == CHECKPOINT_NODE:
+                self._revive(place, reached)
+        return reached
+
+    def _revive(self, checkpoint: int, reached: bytearray) -> None:
+        """Go back through the block that a reentrant checkpoint will run again with gradients on."""
+        modes = {region.id: region.mode for region in self.data.regions}
+        waiting = [checkpoint]
+        while waiting:
+            place = waiting.pop()
+            for number in self.incoming[place]:
+                step = self.steps[number]
+                node = self.data.nodes[step.source]
+                inner = modes.get(node.region or "") == _CHECKPOINT
+                if not inner and (place == checkpoint or step.cut is None or step.cut.cause is not Cause.NO_GRAD):
+                    continue
+                if inner and step.cut is not None and step.cut.cause is not Cause.NO_GRAD:
+                    continue
+                if not reached[step.source]:
+                    reached[step.source] = True
+                    waiting += [step.source] if inner else []
+
+    @cached_property
+    def cuts(self) -> list[tuple[Cut, ...] | None]:
+        """By position: the cuts on the ways to the roots, nearest to a root first; ``None`` if no way leads to one."""
+        nodes, steps, outgoing, reached = self.data.nodes, self.steps, self.outgoing, self.reached
+        found: list[tuple[Cut, ...] | None] = [None] * len(nodes)
+        hops = [0] * len(nodes)
+        roots = {self.position[root] for root in self.data.roots}
+        for place in range(len(nodes) - 1, -1, -1):
+            if place in roots:
+                found[place] = ()
+                continue
+            ways: tuple[Cut, ...] | None = None
+            for number in outgoing[place]:
+                step = steps[number]
+                beyond = found[step.target]
+                if beyond is None:
+                    continue
+                here = () if reached[step.target] else beyond
+                if step.cut is not None:
+                    here = (*here, Cut(hops[step.target], number))
+                hops[place] = min(hops[place] or 1 << 60, hops[step.target] + 1)
+                ways = here if ways is None or ways == here else _merged(ways, here)
+            found[place] = ways
+        return found
+
+    @cached_property
+    def lost(self) -> list[tuple[int, ...]]:
+        """By position: the steps before it that took its history, nearest first; of nodes with a history, none."""
+        found: list[tuple[int, ...]] = [()] * len(self.data.nodes)
+        for place, numbers in enumerate(self.incoming):
+            ways: tuple[int, ...] = ()
+            for number in numbers:
+                step = self.steps[number]
+                before = () if step.gradient else found[step.source]
+                here = (number,) if step.cut is not None else before
+                if here and here != ways:
+                    ways = tuple(dict.fromkeys((*ways, *here)))[:_LIMIT]
+            found[place] = ways
+        return found
+
+    def because(self, numbers: Sequence[int]) -> list[Because]:
+        """The causes behind steps, each cause and line once."""
+        return self.unique(cut for number in numbers if (cut := self.steps[number].cut) is not None)
+
+    @staticmethod
+    def unique(cuts: Iterable[Because]) -> list[Because]:
+        """Each cause and line once, the first of them."""
+        found: dict[tuple[Cause, Location | None], Because] = {}
+        for cut in cuts:
+            found.setdefault((cut.cause, cut.location), cut)
+        return list(found.values())
+
+    def followers(self, start: int) -> list[int]:
+        """Positions of everything that the value at ``start`` went into, itself left out, in order."""
+        seen = {start}
+        waiting = [start]
+        while waiting:
+            for number in self.outgoing[waiting.pop()]:
+                target = self.steps[number].target
+                if target not in seen:
+                    seen.add(target)
+                    waiting.append(target)
+        return sorted(seen - {start})
+
+    def is_bookkeeping(self, node: Node) -> bool:
+        """An op of an optimizer or an initializer, not of the forward."""
+        return node.region in self._bookkeeping
+
+    @cached_property
+    def _bookkeeping(self) -> frozenset[str]:
+        return frozenset(
+            region.id for region in self.data.regions if region.entered == "library" and region.mode == "no_grad"
+        )
+
+    @cached_property
+    def _region_places(self) -> dict[str, Location | None]:
+        return {region.id: region.location for region in self.data.regions}
+
+    def _cut(self, edge: Edge) -> Because | None:
+        cause = _CUTS.get(edge.reason) if edge.reason is not None else None
+        if cause is None:
+            return None
+        source, target = self.data.by_id[edge.source], self.data.by_id[edge.target]
+        ends = (edge.source, edge.target)
+        read = source.outputs[edge.output]
+        if read.is_inference and read.requires_grad and cause in {Cause.NON_DIFFERENTIABLE, Cause.UNKNOWN}:
+            maker = next(
+                (self.data.by_id[one.source] for one in self.data.incoming[source.id] if not one.gradient), source
+            )
+            return Because(Cause.INFERENCE_MODE, source.location or maker.location or target.location, ends)
+        if target.kind is Kind.LEAF:  # an alias that somebody made of it
+            return Because(cause, target.location or source.location, ends)
+        if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and target.region is not None:
+            return Because(cause, self._region_places[target.region] or target.location, ends)
+        return Because(cause, target.location, ends)
+
+    def _reads_of_written(self) -> Iterator[Step]:
+        """What later readers of some memory read: the result of the last op that wrote there."""
+        writers = self._writers()
+        if not writers:
+            return
+        memory = self._memory
+        for root, places in writers.items():
+            writers[root] = sorted(set(places))
+            for earlier, later in itertools.pairwise(writers[root]):
+                yield Step(earlier, later, None, gradient=False)
+        for edge in self.data.edges:
+            source, reader = self.position[edge.source], self.position[edge.target]
+            places = writers.get(memory[source], [])
+            before = bisect.bisect_left(places, reader)
+            made = -1 if self.data.nodes[source].kind is Kind.LEAF else source  # a leaf stands right before its reader
+            if before and places[before - 1] > made:
+                yield Step(places[before - 1], reader, self._through_data(places[before - 1]), gradient=False)
+
+    def _writers(self) -> dict[int, list[int]]:
+        """Positions of the ops that wrote in place, by the memory that they wrote to."""
+        writers: dict[int, list[int]] = {}
+        for place, node in enumerate(self.data.nodes):
+            if node.writes and not self.is_bookkeeping(node) and not (node.op or "").startswith("foreach"):
+                for written in node.writes:
+                    writers.setdefault(self._memory[self.position[written]], []).append(place)
+        for evidence in self.data.evidence:
+            if evidence.clue is Clue.REASSIGNED and len(evidence.nodes) == 2:  # noqa: PLR2004  leaf and maker
+                leaf, maker = (self.position[identity] for identity in evidence.nodes)
+                writers.setdefault(self._memory[leaf], []).append(maker)
+        return writers
+
+    def _through_data(self, writer: int) -> Because | None:
+        """With gradients on an alias hides the write; under ``no_grad`` what is written was cut off before."""
+        node = self.data.nodes[writer]
+        if node.mode != "grad" or not self._wanted[writer]:
+            return None
+        return Because(Cause.DATA, node.location, (node.id, node.id))
+
+    @cached_property
+    def _wanted(self) -> bytearray:
+        """By position: some value that went into the node came of a tensor that requires grad."""
+        wanted = bytearray(len(self.data.nodes))
+        for place, node in enumerate(self.data.nodes):
+            wanted[place] = any(info.requires_grad for info in node.outputs) or any(
+                edge.gradient or edge.reason in _CUTS or wanted[self.position[edge.source]]
+                for edge in self.data.incoming[node.id]
+            )
+        return wanted
+
+    @cached_property
+    def _memory(self) -> list[int]:
+        """By position: the first node with the same memory, as far as ops and writes in place tell."""
+        memory = list(range(len(self.data.nodes)))
+        for place, node in enumerate(self.data.nodes):
+            if node.kind is Kind.OP and (node.op in _ALIASES or node.writes):
+                for edge in self.data.incoming[node.id][:1]:
+                    memory[place] = memory[self.position[edge.source]]
+        return memory
+
+
+def _merged(ways: tuple[Cut, ...], more: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    return tuple(sorted(set(ways).union(more)))[:_LIMIT]

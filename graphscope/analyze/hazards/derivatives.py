@@ -1,0 +1,158 @@
+"""Derivatives that are zero, infinite or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphscope.analyze.causes import make_hazard
+from graphscope.analyze.sight import Sight, listed
+from graphscope.findings import Hazard, Verdict, to_place
+from graphscope.model import Clue, Kind, Location, Node
+
+_ZERO = frozenset({"round", "sign", "floor", "ceil", "trunc", "sgn", "fix", "heaviside", "floor_divide"})
+_BACKWARD_OF_COMPILED = "CompiledFunctionBackwardBackward"
+
+
+def detect(sight: Sight, _: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    """What torch will hand back without saying anything, or refuse to hand back."""
+    yield from _zero(sight)
+    yield from _infinite(sight)
+    yield from _missing(sight)
+
+
+def _zero(sight: Sight) -> Iterator[Hazard]:
+    """Leaves that a gradient reaches only through an op whose derivative is zero."""
+    zeros = [node for node in sight.data.nodes if node.reached and node.op in _ZERO and node.backward is not None]
+    if not zeros:
+        return
+    stops = {node.id for node in zeros}
+    alive, waiting = set(sight.data.roots), list(sight.data.roots)
+    while waiting:
+        identity = waiting.pop()
+        if identity in stops:
+            continue
+        for edge in sight.data.incoming[identity]:
+            if edge.gradient and edge.source not in alive:
+                alive.add(edge.source)
+                waiting.append(edge.source)
+    dead = [
+        node
+        for node in sight.data.nodes
+        if node.kind is Kind.LEAF and node.reached and node.accumulate and node.names and node.id not in alive
+    ]
+    first = next((node for node in reversed(zeros) if node.id in alive), None)
+    if dead and first is not None:
+        yield make_hazard(
+            "zero_derivative",
+            first.location,
+            op=f"{first.op} at {to_place(first.location)}",
+            names=listed([node.names[0] for node in dead], "and"),
+            tensors=tuple(node.names[0] for node in dead),
+            nodes=(first.id,),
+        )
+
+
+def _infinite(sight: Sight) -> Iterator[Hazard]:
+    for one in sight.evidence[Clue.SINGULAR]:
+        node = sight.data.by_id[one.nodes[0]]
+        if node.reached:
+            yield make_hazard(
+                "infinite_derivative",
+                one.location,
+                op=node.op,
+                count=one.numbers[0],
+                nodes=one.nodes,
+                tensors=node.names,
+            )
+
+
+def _missing(sight: Sight) -> Iterator[Hazard]:
+    """Nodes that stand for a derivative that torch does not have."""
+    for node in sight.data.nodes:
+        if not node.reached or node.backward is None:
+            continue
+        name = node.backward.rpartition("::")[2]
+        if name == "Error":
+            yield _once_differentiable(sight, node)
+        elif name == "NotImplemented":
+            yield _not_implemented(sight, node)
+        elif name == _BACKWARD_OF_COMPILED:
+            yield _compiled(sight, node)
+
+
+def _once_differentiable(sight: Sight, node: Node) -> Hazard:
+    marks = sight.statements("once_differentiable")
+    place = marks[0].location if len(marks) == 1 else node.location or reading_line(sight, node)
+    return make_hazard(
+        "double_backward_unsupported",
+        place,
+        (reading_line(sight, node),),
+        root=sight.root_words,
+        why="the backward of a custom Function is marked @once_differentiable.",
+        advice="Remove @once_differentiable and write backward with differentiable operations.",
+        nodes=(node.id,),
+    )
+
+
+def _not_implemented(sight: Sight, node: Node) -> Hazard:
+    forward = forward_of(sight, node)
+    place = forward.location if forward is not None else node.location or reading_line(sight, node)
+    second = any("create_graph" in one.words for one in sight.evidence[Clue.BACKWARD])
+    if forward is None or not second:
+        op = forward.op if forward is not None else "this operation"
+        return make_hazard("derivative_not_implemented", place, op=op, where=to_place(place), nodes=(node.id,))
+    return make_hazard(
+        "double_backward_unsupported",
+        place,
+        (reading_line(sight, node),),
+        root=sight.root_words,
+        why=f"torch has no second derivative of {forward.op}.",
+        advice="Use a form of the operation that has one; for attention: "
+        "with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):",
+        nodes=(node.id, forward.id),
+    )
+
+
+def _compiled(sight: Sight, node: Node) -> Hazard:
+    marks = sight.statements("compile")
+    return make_hazard(
+        "double_backward_unsupported",
+        marks[0].location if len(marks) == 1 else node.location or reading_line(sight, node),
+        (reading_line(sight, node),),
+        root=sight.root_words,
+        why="torch.compile gives its functions no second derivative.",
+        advice="Call the function uncompiled where its gradient is differentiated.",
+        nodes=(node.id,),
+    )
+
+
+def forward_of(sight: Sight, node: Node) -> Node | None:
+    """The forward op whose derivative, first or second, a node stands for that has none.
+
+    The recording has the op itself beside the node: what reads the node reads its result too, without gradient.
+    """
+    beside = [
+        sight.data.by_id[edge.source]
+        for reader in sight.data.outgoing[node.id]
+        for edge in sight.data.incoming[reader.target]
+        if not edge.gradient and edge.source != node.id
+    ]
+    twin = next((one for one in beside if one.kind is Kind.OP and one.op is not None), None)
+    if twin is None or twin.op is None or not twin.op.endswith("_backward"):
+        return twin
+    wanted = twin.op.removesuffix("_backward")
+    return next((one for one in sight.data.nodes if one.op == wanted and one.location is not None), twin)
+
+
+def reading_line(sight: Sight, node: Node) -> Location | None:
+    """The nearest line on the way from a node to the roots."""
+    seen, waiting = {node.id}, [node.id]
+    for identity in waiting:
+        place = sight.data.by_id[identity].location
+        if place is not None:
+            return place
+        for edge in sight.data.outgoing[identity]:
+            if edge.gradient and edge.target not in seen:
+                seen.add(edge.target)
+                waiting.append(edge.target)
+    return None

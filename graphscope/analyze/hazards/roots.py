@@ -1,0 +1,150 @@
+"""Roots that a backward cannot start from, or that it starts from in vain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from graphscope.analyze.causes import CAUSES, make_hazard, say
+from graphscope.analyze.sight import Sight, listed
+from graphscope.findings import Because, Cause, Hazard, Severity, Verdict, to_place
+from graphscope.model import Clue, Kind, Node, Role
+
+_LOSS_WORDS = ("loss", "objective", "cost", "criterion")
+
+
+def detect(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    """A loss without history, made a leaf, complex; everything frozen; a checkpoint that cut."""
+    frozen = list(_everything_frozen(sight, verdicts))
+    yield from frozen
+    for name, node, root in zip(sight.root_names, sight.made, sight.data.roots, strict=True):
+        info = sight.data.by_id[root].outputs[0]
+        if node.kind is Kind.LEAF and node.role is not Role.PARAMETER and info.requires_grad:
+            yield from _loss_is_leaf(sight, name, node, verdicts)
+        elif not info.requires_grad and not frozen and _is_loss(sight, name, node):
+            yield from _loss_without_history(sight, name, node, verdicts)
+        if info.dtype is not None and info.dtype.startswith("complex") and info.shape == () and info.requires_grad:
+            yield make_hazard("complex_loss", node.location, root=name, tensors=(name,), nodes=(node.id,))
+    yield from _checkpoints(sight, verdicts)
+
+
+def _is_loss(sight: Sight, name: str, node: Node) -> bool:
+    """Called one, or a backward was started from it."""
+    if any(word in name.lower() for word in _LOSS_WORDS):
+        return True
+    return any(node.id in one.nodes[1:] for one in sight.evidence[Clue.BACKWARD])
+
+
+def main_cause(sight: Sight, node: Node, verdicts: tuple[Verdict, ...]) -> Because | None:
+    """What cost a root its history: the cause of most parameters that it depends on, else of what it was made of."""
+    place = sight.flow.position[node.id]
+    wanted = [
+        Because(row.cause, row.location, row.nodes)
+        for row in verdicts
+        if row.is_missing and row.cause not in {None, Cause.UNUSED, Cause.NOT_IN_GRAPH, Cause.UNKNOWN} and row.cause
+    ]
+    if wanted:
+        counted = Counter((one.cause, one.location) for one in wanted)
+        return max(wanted, key=lambda one: counted[one.cause, one.location])
+    lost = sight.flow.because(sight.flow.lost[place])
+    return lost[0] if lost else None
+
+
+def _loss_without_history(sight: Sight, name: str, node: Node, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    trainable = any(row.is_missing for row in verdicts) or sight.flow.lost[sight.flow.position[node.id]]
+    cause = main_cause(sight, node, verdicts)
+    if cause is None and not trainable:
+        return
+    where = cause.location if cause is not None else node.location
+    yield make_hazard(
+        "loss_without_history",
+        where,
+        (node.location,),
+        root=name,
+        why=_why(cause),
+        advice=say(CAUSES[cause.cause].remedy) if cause is not None else "",
+        tensors=(name,),
+        nodes=(node.id,),
+    )
+
+
+def _loss_is_leaf(sight: Sight, name: str, node: Node, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    if not sight.data.recorded or not any(row.is_missing for row in verdicts) or not _is_loss(sight, name, node):
+        return
+    cause = main_cause(sight, node, verdicts)
+    made = [one.location for one in sight.statements("require") if one.words[0] == name]
+    yield make_hazard(
+        "loss_is_leaf",
+        cause.location if cause is not None else (made or [node.location])[0],
+        tuple(made),
+        root=name,
+        why=_why(cause),
+        advice=say(CAUSES[cause.cause].remedy) if cause is not None else "",
+        tensors=(name,),
+        nodes=(node.id,),
+    )
+
+
+def _why(cause: Because | None) -> str:
+    if cause is None or cause.location is None:
+        return ""
+    words = {
+        Cause.NO_GRAD: "gradients were off there",
+        Cause.INFERENCE_MODE: "inference mode was on there",
+        Cause.DETACH: "detach() cut it there",
+        Cause.DATA: ".data cut it there",
+        Cause.INTEGER_DTYPE: "integers and truth values carry no gradient",
+        Cause.NON_DIFFERENTIABLE: "that operation has no derivative",
+        Cause.LEFT_PYTORCH: "the values left PyTorch there",
+        Cause.CUSTOM_FUNCTION: "autograd records nothing inside a custom Function",
+    }.get(cause.cause)
+    return f"Its history was lost at {to_place(cause.location)}: {words}." if words else ""
+
+
+def _everything_frozen(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    """All parameters are frozen and the loss is to be trained on."""
+    parameters = [row for row in verdicts if row.kind == "parameter"]
+    if not parameters or any(row.requires_grad for row in parameters):
+        return
+    untracked = [
+        (name, node)
+        for name, node, root in zip(sight.root_names, sight.made, sight.data.roots, strict=True)
+        if not sight.data.by_id[root].outputs[0].requires_grad and _is_loss(sight, name, node)
+    ]
+    if untracked:
+        place = next((row.location for row in parameters if row.location is not None), None)
+        yield make_hazard(
+            "everything_frozen",
+            place,
+            count=len(parameters),
+            where=None if place is None else to_place(place),
+            tensors=tuple(row.name for row in parameters),
+            nodes=tuple(row.node for row in parameters),
+        )
+
+
+def _checkpoints(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+    """Blocks of a reentrant checkpoint that will not be run again with gradients on."""
+    regions = {region.id: region for region in sight.data.regions if region.mode == "checkpoint"}
+    if not regions:
+        return
+    inside: dict[str, list[Verdict]] = {}
+    for row in verdicts:
+        if row.is_missing and row.cause is Cause.NO_GRAD:
+            target = sight.data.by_id[row.nodes[-1]]
+            if target.region in regions:
+                inside.setdefault(str(target.region), []).append(row)
+    told: dict[object, list[Verdict]] = {}
+    for region, rows in inside.items():
+        told.setdefault(regions[region].location, []).extend(rows)
+    for rows in told.values():
+        first = regions[str(sight.data.by_id[rows[0].nodes[-1]].region)]
+        yield make_hazard(
+            "reentrant_checkpoint_cut",
+            first.location or rows[0].location,
+            where=to_place(first.location or rows[0].location),
+            names=listed([row.name for row in rows], "and"),
+            severity=Severity.ERROR,
+            tensors=tuple(row.name for row in rows),
+            nodes=tuple(row.node for row in rows),
+        )

@@ -1,0 +1,194 @@
+"""A graph with the questions that verdicts and hazards ask of it, each answered once."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from functools import cached_property
+
+from graphscope.analyze.flow import Flow
+from graphscope.analyze.replaced import Replacements
+from graphscope.findings import Because, Cause, Verdict, to_place
+from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo
+
+_NAMES_TOLD = 3
+_CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|FloatTensor)\(")
+"""What makes a tensor of numbers."""
+_WORDS = re.compile(r"[^\W\d]\w*")
+_MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What the detectors look at."""
+
+    data: GraphData
+    flow: Flow
+
+    @cached_property
+    def evidence(self) -> dict[Clue, list[Evidence]]:
+        """By clue."""
+        found: dict[Clue, list[Evidence]] = {clue: [] for clue in Clue}
+        for one in self.data.evidence:
+            found[one.clue].append(one)
+        return found
+
+    def statements(self, name: str) -> list[Evidence]:
+        """Findings in the source."""
+        return [one for one in self.evidence[Clue.STATEMENT] if one.subject == name]
+
+    @cached_property
+    def replacements(self) -> Replacements:
+        """Tensors that stand in the place of parameters."""
+        return Replacements(data=self.data, flow=self.flow)
+
+    @cached_property
+    def root_names(self) -> tuple[str, ...]:
+        """Best name of each root."""
+        roots = (self.data.by_id[root] for root in self.data.roots)
+        return tuple(root.names[0] if root.names else "output" for root in roots)
+
+    @property
+    def root_words(self) -> str:
+        """The roots in a sentence."""
+        return listed(self.root_names, "or") or "the result"
+
+    @cached_property
+    def made(self) -> list[Node]:
+        """What the roots are the results of, or the leaves that they are."""
+        return [self.data.by_id[edge.source] for root in self.data.roots for edge in self.data.incoming[root]]
+
+    @cached_property
+    def modules_called(self) -> frozenset[str]:
+        """Paths of the modules in which an op ran, their parents included."""
+        found: set[str] = set()
+        for path in {node.module for node in self.data.nodes if node.kind is Kind.OP and node.module is not None}:
+            while path and path not in found:
+                found.add(path)
+                path = path.rpartition(".")[0]  # noqa: PLW2901  up the tree
+        return frozenset(found)
+
+    def uncalled_module(self, verdict: Verdict) -> str | None:
+        """The outermost module on the path of a parameter in which no op ran."""
+        if any(name.rpartition(".")[0] in self.modules_called for name in (verdict.name, *verdict.aliases)):
+            return None
+        parts = verdict.name.split(".")[:-1]
+        paths = (".".join(parts[: count + 1]) for count in range(len(parts)))
+        known = {module.path for module in self.data.modules}
+        return next((path for path in paths if path in known and path not in self.modules_called), None)
+
+    def frozen_at(self, info: TensorInfo) -> Location | None:
+        """The statement that froze a parameter, if only one can have done it, or one names it."""
+        found = self.statements("freeze")
+        if len(found) > 1:
+            parts = [part for name in info.names for part in name.replace("[", ".").replace("]", "").split(".")]
+            found = [one for one in found if any(len(part) > 1 and part in _parts(one) for part in parts)]
+        return found[0].location if len(found) == 1 else None
+
+    def dead_ends(self, node: Node) -> list[int]:
+        """Positions of the last things made of a tensor; empty if only an optimizer or initializer read it."""
+        followers = self._followers(node)
+        return [place for place in followers if not any(self._goes_on(number) for number in self.flow.outgoing[place])]
+
+    def steps_into_dead_ends(self, node: Node) -> list[int]:
+        """Numbers of the steps into the last things made of a tensor, one for each."""
+        inside = {self.flow.position[node.id], *self._followers(node)}
+        return [
+            number
+            for place in self.dead_ends(node)
+            for number in [next(n for n in self.flow.incoming[place] if self.flow.steps[n].source in inside)]
+        ]
+
+    def _followers(self, node: Node) -> list[int]:
+        return [
+            place
+            for place in self.flow.followers(self.flow.position[node.id])
+            if not self.flow.is_bookkeeping(self.data.nodes[place])
+        ]
+
+    def _goes_on(self, number: int) -> bool:
+        return not self.flow.is_bookkeeping(self.data.nodes[self.flow.steps[number].target])
+
+    def reenters_after(self, left: Because) -> bool:
+        """A tensor that a root depends on was made of plain numbers after a value left PyTorch."""
+        time = self.flow.position[left.nodes[-1]]
+        roots = {self.flow.position[node.id] for node in self.made}
+        for place, node in enumerate(self.data.nodes):
+            if node.kind is Kind.LEAF and node.role in {Role.CONSTANT, Role.INPUT} and not node.names:
+                readers = [self.flow.steps[number].target for number in self.flow.outgoing[place]]
+                if self.flow.cuts[place] is not None and any(reader > time for reader in readers):
+                    return True
+            elif place in roots and node.kind is Kind.LEAF and node.role is not Role.PARAMETER:
+                return True
+        return False
+
+    def came_back(self, node: Node) -> list[Because]:
+        """Constants that a root depends on, made by ``torch.tensor`` of numbers that came of a tensor."""
+        followers = [self.data.nodes[place] for place in self._followers(node)]
+        lines = {one.location for one in followers if one.location is not None}
+        names = {name for one in followers for name in one.names}
+        found = []
+        for place, leaf in enumerate(self.data.nodes):
+            code = leaf.location.code if leaf.location is not None else ""
+            if leaf.kind is not Kind.LEAF or self.flow.cuts[place] is None or not _CONVERSIONS.search(code):
+                continue
+            if leaf.location in lines or names.intersection(_WORDS.findall(code)):
+                found.append(Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,)))
+        return found
+
+    def leaves_behind(self, node: Node) -> str:
+        """The leaves that a gradient at ``node`` goes on to, in words."""
+        names: dict[str, None] = {}
+        seen = {node.id}
+        waiting = [node.id]
+        while waiting and len(names) <= _NAMES_TOLD:
+            for edge in self.data.incoming[waiting.pop()]:
+                if not edge.gradient or edge.source in seen:
+                    continue
+                seen.add(edge.source)
+                source = self.data.by_id[edge.source]
+                if source.kind is Kind.LEAF:
+                    names[source.names[0] if source.names else _unnamed(source)] = None
+                else:
+                    waiting.append(edge.source)
+        return listed(list(names), "and") or "the leaves behind it"
+
+    def switch_words(self, because: Because, target: Node | None) -> str:
+        """What switched gradients off, and where."""
+        region = next((one for one in self.data.regions if target is not None and one.id == target.region), None)
+        where = to_place(because.location)
+        if region is not None and region.mode == "checkpoint":
+            return f"the reentrant checkpoint at {where}, which got no tensor that requires grad"
+        if (
+            because.location is not None
+            and because.location.code
+            and region is not None
+            and region.entered != "library"
+        ):
+            return f"{because.location.code} at {where}"
+        if because.cause is Cause.INFERENCE_MODE:
+            return f"inference_mode at {where}"
+        return f"no_grad at {where}"
+
+
+def _parts(one: Evidence) -> set[str]:
+    """Words of a statement, to be compared with the parts of a name."""
+    text = "".join(character if character.isidentifier() or character.isdigit() else " " for character in one.words[1])
+    return set(text.split()) - {"requires_grad", "requires_grad_", "self", "model"}
+
+
+def _unnamed(node: Node) -> str:
+    return "an unnamed tensor" if node.location is None else f"the tensor made at {to_place(node.location)}"
+
+
+def listed(names: Iterable[str], word: str, most: int = _NAMES_TOLD) -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"], "and"), listed(["a", "b"], "or"), listed(["a", "b", "c", "d", "e"], "and")
+    ('a', 'a or b', 'a, b, c and 2 more')
+    """
+    every = list(names)
+    if len(every) > most + 1:
+        return f"{', '.join(every[:most])} and {len(every) - most} more"
+    return f" {word} ".join(part for part in (", ".join(every[:-1]), *every[-1:]) if part)
