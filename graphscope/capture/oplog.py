@@ -172,6 +172,8 @@ class OpLog:
         """Of the op that is running: held by its caller too."""
         self._unsettled: list[tuple[Source, weakref.ref[torch.Tensor]]] = []
         self._unsettled_writes: list[tuple[Source, weakref.ref[torch.Tensor], Source]] = []
+        self._unsettled_leaves: list[int] = []
+        """Results of factories: ``requires_grad=True`` is set only after the op has returned."""
         self._infos: dict[tuple[Any, ...], TensorInfo] = {}
 
     def begin(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], mode: str, numbers: range) -> Op:
@@ -192,7 +194,9 @@ class OpLog:
         returned = [result] if is_tensor(result) else list(_tensors_in(result))
         if not op.inputs and not written_names:
             for tensor in returned:
-                self._remember(tensor, self._add_leaf(tensor, op.lines, constant=True, alias=self._neighbour(tensor)))
+                source = self._add_leaf(tensor, op.lines, constant=True, alias=self._neighbour(tensor))
+                self._unsettled_leaves.append(source.index)
+                self._remember(tensor, source)
             return
         index = len(self.ops)
         self.ops.append(op)
@@ -226,6 +230,11 @@ class OpLog:
                     info = info._replace(requires_grad=False, is_leaf=True)
                 op.outputs = (*op.outputs[:number], info, *op.outputs[number + 1 :])
         self._unsettled.clear()
+        for index in self._unsettled_leaves:
+            made = self.leaves[index].tensor()
+            if made is not None:
+                self.leaves[index] = self.leaves[index]._replace(info=self._info_of(made, settled=True))
+        self._unsettled_leaves.clear()
         for place, reference, before in self._unsettled_writes:
             op, tensor = self.ops[place.index], reference()
             op.writes = (*op.writes, before)
