@@ -131,7 +131,7 @@ def find_entry(frame: FrameType | None, mode: str, files_seen: Iterable[str] = (
     possible: Entry | None = None
     inner: FrameType | None = None
     outermost: list[FrameType] = []
-    while frame is not None:
+    while frame is not None and not _is_command_line(frame):
         found = _entry_at(frame.f_code, frame.f_lineno or 0, mode)
         if found is None and inner is not None and _is_decorator_wrapper(frame.f_code):
             found = _decorator_of(inner.f_code, mode)
@@ -144,6 +144,11 @@ def find_entry(frame: FrameType | None, mode: str, files_seen: Iterable[str] = (
     if possible is not None:
         return possible._replace(entered="with")
     return _left_on(outermost, mode, files_seen)
+
+
+def _is_command_line(frame: FrameType) -> bool:
+    """What runs the program; the blocks that it stands in are not the program's."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "graphscope_cli"
 
 
 @functools.lru_cache(maxsize=65536)
