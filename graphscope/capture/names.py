@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from graphscope.capture import tensors
-from graphscope.capture.search import find_named, find_tensors, is_module, module_dictionary, own_tensors
+from graphscope.capture.search import OwnTensor, Search, find_tensors, module_dictionary
 from graphscope.errors import InputError
 from graphscope.model import Module, Role
 
@@ -27,40 +27,39 @@ class Names:
     def __init__(self, *, by_memory: bool = False) -> None:
         """Start empty; ``search`` fills it. ``by_memory`` lets the entries of a state_dict name what they alias."""
         self._by_memory = by_memory
+        self._search = Search()
         self.tensors: dict[int, list[str]] = {}
         self.roles: dict[int, Role] = {}
         self.searched: list[Mapping[str, object]] = []
         self.modules: list[tuple[str, nn.Module]] = []
+        self._own: list[list[OwnTensor]] = []
         self._held: dict[int, torch.Tensor] = {}
         self._by_storage: dict[tuple[Any, ...], list[str]] | None = None
 
     def search(self, namespace: Mapping[str, object]) -> None:
         """Add what a namespace leads to; names from earlier searches come first."""
         self.searched.append(namespace)
-        for name, value in find_named(namespace):
-            if is_module(value):
-                self.modules.append((name, value))
-                prefix = f"{name}." if name else ""
-                for key, tensor, is_parameter in own_tensors(value):
-                    self._add_own(prefix + key, tensor, Role.PARAMETER if is_parameter else Role.BUFFER)
-            elif tensors.is_tensor(value):
-                known = self.tensors.get(id(value))
-                if known is None:
-                    self.tensors[id(value)] = [name]
-                    self._held[id(value)] = value
-                elif name not in known:
-                    known.append(name)
+        for name, value, held in self._search.find(namespace):
+            if held is None:
+                self._add_tensor(name, value, None)
+                continue
+            self.modules.append((name, value))
+            self._own.append(held)
+            prefix = f"{name}." if name else ""
+            for key, tensor, role in held:
+                self._add_tensor(prefix + key, tensor, role)
 
-    def _add_own(self, name: str, tensor: torch.Tensor, role: Role) -> None:
-        """A module's own tensor: its qualified name says more than that of a loop variable, so it comes first."""
+    def _add_tensor(self, name: str, tensor: torch.Tensor, role: Role | None) -> None:
+        """A module's own tensor has a role; its qualified name says more than a loop variable's and comes first."""
         key = id(tensor)
         known = self.tensors.get(key)
         if known is None:
             self.tensors[key] = [name]
             self._held[key] = tensor
         elif name not in known:
-            known.insert(0 if key not in self.roles else len(known), name)
-        self.roles.setdefault(key, role)
+            known.insert(0 if role and key not in self.roles else len(known), name)
+        if role:
+            self.roles.setdefault(key, role)
 
     def of(self, tensor: torch.Tensor) -> tuple[str, ...]:
         """All names of this very tensor."""
@@ -102,14 +101,14 @@ class Names:
     def module_records(self) -> tuple[Module, ...]:
         """The modules in sight as data."""
         records = []
-        for path, module in self.modules:
+        parameter, count, tracked = Role.PARAMETER, tensors.element_count, tensors.requires_grad
+        for (path, module), held in zip(self.modules, self._own, strict=True):
             total = trainable = 0
-            for _, tensor, is_parameter in own_tensors(module):
-                if is_parameter:
-                    count = tensors.element_count(tensor)
-                    total += count
-                    trainable += count if tensors.requires_grad(tensor) else 0
-            training = bool(module_dictionary(module).get("training", False))
+            for _, tensor, role in held:
+                if role is parameter:
+                    total += count(tensor)
+                    trainable += count(tensor) if tracked(tensor) else 0
+            training = module_dictionary(module).get("training") is True
             records.append(_new(Module, (path, type(module).__name__, training, total, trainable)))
         return tuple(records)
 
@@ -132,7 +131,7 @@ def frame_namespaces(frame: types.FrameType) -> list[dict[str, object]]:
     return result
 
 
-def _presentable(variables: Mapping[str, object]) -> dict[str, object]:
+def _presentable(variables: Mapping[Any, object]) -> dict[str, object]:
     """Variables without Python's own names and without the history that a notebook keeps."""
     notebook_history = {"In", "Out", "exit", "quit", "get_ipython"} if "get_ipython" in variables else set()
     shown = {

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Sequence
 
 
-def topological_order(keys: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
+def topological_order(keys: Sequence[float], sources: Sequence[Sequence[int]]) -> list[int]:
     """Positions, sources first; of those that could come next, the one with the smallest key.
 
     Keys are times of creation, so sorting by key is nearly always the answer already; where it is not, a heap gives
@@ -21,7 +21,7 @@ def topological_order(keys: Sequence[int], sources: Sequence[Sequence[int]]) -> 
     return _order_by_edges(keys, sources)
 
 
-def _order_by_edges(keys: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
+def _order_by_edges(keys: Sequence[float], sources: Sequence[Sequence[int]]) -> list[int]:
     """Kahn's algorithm."""
     readers: list[list[int]] = [[] for _ in keys]
     missing = [0] * len(keys)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from graphscope.capture.tensors import (
+    DTYPE_NAMES,
     NOT_TOLD,
     PLAIN,
     byte_count,
@@ -51,18 +52,15 @@ def slots_of(node_type: type) -> tuple[Slot, ...]:
 class SavedReader:
     """Reads the saved tensors of one graph and numbers their storages ``s0, s1, …`` in order of appearance."""
 
-    def __init__(self, parameter_storages: set[int]) -> None:
-        """Take the storage keys of the parameters and buffers in sight."""
-        self.storages: list[Storage] = []
-        self._parameters = parameter_storages
+    def __init__(self) -> None:
         self._ids: dict[int, str] = {}
-        self._plain: dict[tuple[Any, Any], tuple[Any, ...]] = {}
-        """Shape, dtype and bytes as they are told, by shape and dtype of dense tensors."""
+        self._sizes: list[int] = []
 
     def read(self, node: Any, slots: tuple[Slot, ...]) -> tuple[SavedTensor, ...]:
         """The saved tensors of one node, in the order of their slot names."""
         found: list[SavedTensor] = []
         empty: list[Slot] = []
+        storages = self._ids
         for slot in slots:
             name, raw, unpacking = slot
             try:
@@ -79,9 +77,17 @@ class SavedReader:
             elif data is None:
                 empty.append(slot)
             else:
-                version = data._version if type(data) in PLAIN else version_of(data)
-                # at version 0 nothing was ever written
-                found.append(self._live(name, data, version != 0 and _raises(node, unpacking)))
+                modified = version_of(data) != 0 and _raises(node, unpacking)  # at version 0 nothing was ever written
+                if type(data) in PLAIN:
+                    try:  # as ``_live``, for what nearly all are: dense, and of no class of its own
+                        storage = data.untyped_storage()
+                        storage_id = storages.get(storage._cdata) or self._add_storage(storage)
+                        told = tuple(data.shape), DTYPE_NAMES[data.dtype], data.nbytes
+                        found.append(_new(SavedTensor, (name, _LIVE, *told, storage_id, modified)))
+                        continue
+                    except (KeyError, *NOT_TOLD):
+                        pass
+                found.append(self._live(name, data, modified))
         if empty and not found:  # all slots of a node are freed together; beside a live one, empty means never set
             found += [SavedTensor(slot.name, State.FREED) for slot in empty if _raises(node, slot.unpacking)]
         return tuple(found)
@@ -89,17 +95,16 @@ class SavedReader:
     def _read_list(self, name: str, slot: tuple[Any, ...]) -> list[SavedTensor]:
         found = []
         for index, member in enumerate(slot):
-            data = None if member is None else member.data
-            if data is None:  # save_for_backward(None), or an absent index
+            if member is None:  # an absent index
                 continue
-            label = f"{name}[{index}]"
+            label, data = f"{name}[{index}]", member.data
             if member.unpack_hook is not None:
                 found.append(self._packed(label, data))
-            else:
+            elif data is not None:  # save_for_backward(None)
                 found.append(self._live(label, data, _member_modified(member, data)))
         return found
 
-    def _packed(self, name: str, data: object) -> SavedTensor:
+    def _packed(self, name: str, data: Any) -> SavedTensor:
         """What a pack hook returned; a placeholder of ``torch.utils.checkpoint`` is told apart by its type."""
         kind = type(data)
         if kind.__name__ == "_Holder" and kind.__module__ == "torch.utils.checkpoint":
@@ -108,29 +113,21 @@ class SavedReader:
             return self._live(name, data, None)._replace(state=State.PACKED)
         return SavedTensor(name, State.PACKED)
 
-    def _live(self, name: str, data: torch.Tensor, modified: bool | None) -> SavedTensor:  # noqa: FBT001  hot
-        if type(data) in PLAIN:
-            try:
-                storage = data.untyped_storage()  # only dense memory has one: the bytes follow from shape and dtype
-                key = (data.shape, data.dtype)
-                known = self._plain.get(key)
-                if known is None:
-                    known = self._plain[key] = (shape_of(data), dtype_name(data.dtype), byte_count(data))
-                storage_id = self._ids.get(storage._cdata) or self._add_storage(storage)
-                return _new(SavedTensor, (name, _LIVE, *known, storage_id, modified))
-            except NOT_TOLD:
-                pass
-        found = storage_of(data)
-        storage_id = None if found is None else self._ids.get(found._cdata) or self._add_storage(found)
-        return SavedTensor(
-            name, State.LIVE, shape_of(data), dtype_name(dtype_of(data)), byte_count(data), storage_id, modified
-        )
+    def _live(self, name: str, data: torch.Tensor, modified: bool | None) -> SavedTensor:  # noqa: FBT001
+        storage = storage_of(data)
+        storage_id = None if storage is None else self._ids.get(storage._cdata) or self._add_storage(storage)
+        told = shape_of(data), dtype_name(dtype_of(data)), byte_count(data)
+        return SavedTensor(name, State.LIVE, *told, storage_id, modified)
 
     def _add_storage(self, storage: torch.UntypedStorage) -> str:
-        key = storage._cdata
-        identity = self._ids[key] = f"s{len(self.storages)}"
-        self.storages.append(Storage(identity, int(storage.nbytes()), key in self._parameters))
+        identity = self._ids[storage._cdata] = f"s{len(self._sizes)}"
+        self._sizes.append(int(storage.nbytes()))
         return identity
+
+    def storages(self, parameters: set[int]) -> tuple[Storage, ...]:
+        """Every storage met, given the keys of those that belong to parameters and buffers in sight."""
+        met = zip(self._ids.items(), self._sizes, strict=True)
+        return tuple([_new(Storage, (identity, size, key in parameters)) for (key, identity), size in met])
 
 
 def _raises(node: Any, attribute: str) -> bool:

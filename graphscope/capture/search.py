@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import sys
 import types
@@ -19,6 +20,7 @@ import torch
 from torch import nn
 
 from graphscope.capture.tensors import BASE
+from graphscope.model import Role
 
 _MEMBERS_READ = 10_000
 """Members looked at in one container of the user's: a list of a million samples holds no names worth the time."""
@@ -37,6 +39,12 @@ _FOREIGN = (frozenset(sys.stdlib_module_names) - {"types"}) | {"torch", "numpy",
 
 Found = tuple[str, Any]
 
+OwnTensor = tuple[str, torch.Tensor, Role]
+"""Key, tensor and role of a module's own tensor."""
+
+NamedValue = tuple[str, Any, list[OwnTensor] | None]
+"""A path with a tensor, or with a module and its own tensors."""
+
 Members = Iterable[tuple[object, Any]]
 """Keys, fields or indices, and what stands there."""
 
@@ -52,43 +60,114 @@ class _Holder(NamedTuple):
 
 
 _TENSOR = _Holder(lambda _: ())
-"""How to read what is found rather than read: a tensor or a graph edge."""
+"""A tensor or a graph edge: found rather than read."""
+
+_LIST = _Holder(enumerate, indexed=True)
+"""A plain list or tuple."""
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
+"""What most long lists hold."""
+
+_MODULE = _Holder(lambda _: (), is_module=True)
+_PLACED_MODULE = _Holder(lambda _: (), is_module=True)
+"""A module as the child of another one."""
 
 
-def find_named(variables: Mapping[str, object]) -> Iterator[Found]:
-    """Every tensor and module that variables lead to, breadth first.
+class _Holders(dict[type, "_Holder | None"]):
+    """``_holder_of`` each kind, asked once."""
 
-    A module that is found again elsewhere goes by its first path alone; one that stands in several places of a model
-    goes by all of them, since its parameters are tied.
+    def __missing__(self, kind: type) -> _Holder | None:
+        found = self[kind] = _holder_of(kind)
+        return found
+
+
+class Search:
+    """Finds every tensor and module that variables lead to, shortest paths first.
+
+    A module that stands in several places of a model goes by all of them, since its parameters are tied. One that
+    is found again in another variable or object goes by its first path alone, as does everything else that holds.
     """
-    holders: dict[type, _Holder | None] = {}
-    visits: dict[int, int] = {}
-    budget = _MEMBERS_READ_IN_ALL
-    waiting: deque[tuple[str, Any, _Holder, int, bool]] = deque([("", variables, _Holder(dict.items), 0, False)])
-    while waiting and budget > 0:
-        name, value, holder, depth, in_module = waiting.popleft()
-        is_module = holder.is_module
-        seen = visits.get(id(value), 0)
-        if seen and not (is_module and in_module and seen < _MODULE_ALIASES):
-            continue
-        visits[id(value)] = seen + 1
-        if is_module:
-            yield name, value
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._holders = _Holders()
+        self._visits: dict[int, int] = {}
+        self._variables: set[int] = set()
+        """Modules that are variables themselves."""
+        self._waiting: deque[tuple[str, Any, _Holder, int]] = deque()
+        self._modules_waiting: set[int] = set()
+        self._budget = 0
+
+    def find(self, variables: Mapping[str, object]) -> list[NamedValue]:
+        """Tensors, and modules with their own tensors; nothing is read twice over all calls."""
+        found: list[NamedValue] = []
+        self._budget = _MEMBERS_READ_IN_ALL
+        self._look_at("", variables, _Holder(dict.items), 0, found)
+        while self._waiting and self._budget > 0:
+            name, value, holder, depth = self._waiting.popleft()
+            if holder.is_module:
+                self._modules_waiting.discard(id(value))
+                if holder is _PLACED_MODULE or self._is_new(value, depth):
+                    self._look_at_module(name, value, depth, found)
+            elif id(value) not in self._visits:
+                self._visits[id(value)] = 1
+                self._look_at(name, value, holder, depth, found)
+        self._waiting.clear()
+        return found
+
+    def _is_new(self, module: nn.Module, depth: int) -> bool:
+        """A variable names its module also where that was found within another one."""
+        if depth > 1:
+            return id(module) not in self._visits
+        known = id(module) in self._variables
+        self._variables.add(id(module))
+        return not known
+
+    def _look_at(self, name: str, value: Any, holder: _Holder, depth: int, found: list[NamedValue]) -> None:
         members = list(itertools.islice(holder.read(value), _MEMBERS_READ if depth else None))
-        budget -= len(members)
+        self._budget -= len(members)
         for key, member in members:
-            kind = type(member)
-            try:
-                inner = holders[kind]
-            except KeyError:
-                inner = holders[kind] = _holder_of(kind)
-            if inner is None:
+            inner = self._holders[type(member)]
+            if inner is not None:
+                path = f"{name}[{key}]" if holder.indexed else f"{name}.{key}" if name else str(key)
+                if inner is _TENSOR:
+                    found.append((path, member, None))
+                else:
+                    self._wait(path, member, inner, depth + 1)
+
+    def _look_at_module(self, name: str, module: nn.Module, depth: int, found: list[NamedValue]) -> None:
+        """A module and those below it, breadth first; models have hundreds, so this is a loop of its own."""
+        holders, visits, modules_waiting = self._holders, self._visits, self._modules_waiting
+        tree = [(name, module)]
+        for path, value in tree:
+            visited = visits.get(id(value), 0)
+            if visited == _MODULE_ALIASES:
                 continue
-            path = f"{name}[{key}]" if holder.indexed else f"{name}.{key}" if name else str(key)
-            if inner is _TENSOR:
-                yield path, member
-            elif inner.is_module or (depth < _DEPTH_READ and not (is_module and inner.is_object)):
-                waiting.append((path, member, inner, depth + 1, is_module))
+            visits[id(value)] = visited + 1
+            stored = module_dictionary(value)
+            found.append((path, value, own_tensors(stored)))
+            prefix = f"{path}." if path else ""
+            children = stored.get("_modules")
+            if children:
+                for key, child in children.items():
+                    if id(child) in modules_waiting:  # by a shorter path, which comes first
+                        self._waiting.append((prefix + key, child, _PLACED_MODULE, depth))
+                    elif child is not None:
+                        tree.append((prefix + key, child))
+            for key in stored:
+                if key not in _MODULE_ATTRIBUTES and key[:1] != "_":
+                    inner = holders[type(stored[key])]
+                    if inner is _TENSOR:
+                        found.append((prefix + key, stored[key], None))
+                    elif inner is not None and not inner.is_object:  # objects are configurations, tokenizers, losses
+                        self._wait(prefix + key, stored[key], inner, depth + 1)
+
+    def _wait(self, path: str, value: Any, holder: _Holder, depth: int) -> None:
+        if holder.is_module:
+            self._modules_waiting.add(id(value))
+        elif depth > _DEPTH_READ or (holder is _LIST and _ATOMS.issuperset(map(type, value[:_MEMBERS_READ]))):
+            return
+        self._waiting.append((path, value, holder, depth))
 
 
 def find_tensors(value: object, name: str) -> Iterator[Found]:
@@ -98,8 +177,8 @@ def find_tensors(value: object, name: str) -> Iterator[Found]:
     while waiting:
         name, value = waiting.pop()
         kind = type(value)
-        foreign = issubclass(kind, Mapping) and not issubclass(kind, (dict, UserDict))  # given, so it may be asked
-        holder = _Holder(kind.items) if foreign else _holder_of(kind)
+        foreign = issubclass(kind, Mapping) and not issubclass(kind, (dict, UserDict))
+        holder = _Holder(Mapping.items) if foreign else _holder_of(kind)  # what is given may be asked for its keys
         if holder is _TENSOR:
             yield name, value
         elif holder is not None and not holder.is_module and not holder.is_object and id(value) not in seen:
@@ -117,76 +196,103 @@ def is_graph_edge(value: object) -> bool:
     return issubclass(type(value), torch.autograd.graph.GradientEdge)
 
 
-def is_module(value: object) -> bool:
-    """``isinstance`` would go on to ask the ``__class__`` of a value that is none, which may be user code."""
-    return issubclass(type(value), nn.Module)
-
-
 module_dictionary: Callable[[nn.Module], dict[str, Any]] = nn.Module.__dict__["__dict__"].__get__
 """What a module stores, past any ``__getattribute__``."""
 
 
-def own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Name and tensor of a module's own parameters, then of its buffers, and whether it is a parameter."""
-    stored = module_dictionary(module)
-    for attribute in ("_parameters", "_buffers"):
-        own = stored.get(attribute)
-        if own:
-            for key, tensor in list(own.items()):
-                if tensor is not None:
-                    yield key, tensor, attribute == "_parameters"
+_PARAMETER, _BUFFER = Role.PARAMETER, Role.BUFFER  # naming an enum member costs a look-up each time
+
+
+def own_tensors(stored: dict[str, Any]) -> list[OwnTensor]:
+    """A module's own parameters, then its buffers, from what it stores."""
+    parameters, buffers = stored.get("_parameters"), stored.get("_buffers")
+    found = (
+        [(key, tensor, _PARAMETER) for key, tensor in parameters.items() if tensor is not None] if parameters else []
+    )
+    if buffers:
+        found += [(key, tensor, _BUFFER) for key, tensor in buffers.items() if tensor is not None]
+    return found
 
 
 def _holder_of(kind: type) -> _Holder | None:
-    """How to read values of a kind; ``None`` if they hold nothing that has a name."""
+    """How to read values of a kind; ``None`` if they hold nothing that has a name.
+
+    Kinds of installed packages are remembered; a user's class is looked at anew, so that it can go.
+    """
+    return _holder_once(kind) if str(kind.__module__).partition(".")[0] in _FOREIGN else _holder(kind)
+
+
+def _holder(kind: type) -> _Holder | None:
     if issubclass(kind, (BASE, torch.autograd.graph.GradientEdge)):
         return _TENSOR
     if issubclass(kind, nn.Module):
-        return _Holder(_read_module, is_module=True)
+        return _MODULE
+    if issubclass(kind, (dict, list, tuple, deque)):
+        return _holder_of_builtin(kind)
+    if issubclass(kind, (type, types.ModuleType)):
+        return None
+    attributes = _Attributes(kind)
+    if issubclass(kind, UserDict):
+        return _Holder(lambda value: attributes.of(value).get("data", {}).items())
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        return _Holder(lambda value: _only(names, attributes.of(value)))
+    if str(kind.__module__).partition(".")[0] in _FOREIGN:
+        return None
+    return _Holder(lambda value: attributes.of(value).items(), is_object=True)
+
+
+def _holder_of_builtin(kind: type) -> _Holder:
+    """A container of Python itself, or a subclass, read past what that overrides."""
+    if kind in {list, tuple}:
+        return _LIST
     if issubclass(kind, dict):
         return _Holder(dict.items)
-    if issubclass(kind, (list, deque)):
-        iterate = list.__iter__ if issubclass(kind, list) else deque.__iter__
-        return _Holder(lambda value: enumerate(iterate(value)), indexed=True)
-    if issubclass(kind, tuple):
-        fields = getattr(kind, "_fields", None) or getattr(kind, "__match_args__", None)  # torch.return_types has these
-        if fields:
-            return _Holder(lambda value: zip(fields, tuple.__iter__(value), strict=False))
-        return _Holder(lambda value: enumerate(tuple.__iter__(value)), indexed=True)
-    if issubclass(kind, UserDict):
-        return _Holder(lambda value: _stored(value).get("data", {}).items())
-    if dataclasses.is_dataclass(kind):
-        fields = tuple(field.name for field in dataclasses.fields(kind))
-        return _Holder(lambda value: _fields(value, fields))
-    if issubclass(kind, (type, types.ModuleType)) or str(kind.__module__).partition(".")[0] in _FOREIGN:
-        return None
-    return _Holder(lambda value: _stored(value).items(), is_object=True)
+    fields = getattr(kind, "_fields", None) or getattr(kind, "__match_args__", None)  # the latter: torch.return_types
+    if issubclass(kind, tuple) and fields:
+        return _Holder(lambda value: zip(fields, tuple.__iter__(value), strict=False))
+    base: Any = next(base for base in (list, tuple, deque) if issubclass(kind, base))
+    return _Holder(lambda value: enumerate(base.__iter__(value)), indexed=True)
 
 
-def _read_module(module: nn.Module) -> Members:
-    """Child modules, and what a module holds in plain attributes; its own tensors come by ``own_tensors``."""
-    stored = module_dictionary(module)
-    for key, child in list((stored.get("_modules") or {}).items()):
-        if child is not None:
-            yield key, child
-    for key, member in list(stored.items()):
-        if key[:1] != "_":
-            yield key, member
+_holder_once = functools.cache(_holder)
 
 
-def _fields(value: object, names: tuple[str, ...]) -> Members:
-    stored = _stored(value)
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""What every module stores of its own."""
+
+
+def _only(names: Iterable[str], stored: Mapping[str, Any]) -> Members:
     return [(name, stored[name]) for name in names if name in stored]
 
 
-def _stored(value: object) -> dict[str, Any]:
-    """Instance attributes, read by the descriptors that Python itself made for ``__dict__`` and ``__slots__``."""
-    stored: dict[str, Any] = {}
-    for kind in reversed(type(value).__mro__):
-        for name, member in vars(kind).items():
-            if type(member) is types.MemberDescriptorType:
-                with contextlib.suppress(AttributeError):  # a slot without a value
-                    stored[name] = member.__get__(value)
-            elif name == "__dict__" and type(member) is types.GetSetDescriptorType:
-                stored |= member.__get__(value)
-    return stored
+class _Attributes:
+    """Reads what instances of a class store, by the descriptors that Python itself made for it."""
+
+    def __init__(self, kind: type) -> None:
+        self._kind = kind
+
+    @functools.cached_property
+    def _slots(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        return [
+            (name, member.__get__) for name, member in self._members() if type(member) is types.MemberDescriptorType
+        ]
+
+    @functools.cached_property
+    def _dictionaries(self) -> list[Callable[[Any], dict[str, Any]]]:
+        found = [member for name, member in self._members() if name == "__dict__"]
+        return [member.__get__ for member in found if type(member) is types.GetSetDescriptorType]
+
+    def _members(self) -> Iterator[tuple[str, Any]]:
+        for base in reversed(self._kind.__mro__):
+            yield from vars(base).items()
+
+    def of(self, value: Any) -> dict[str, Any]:
+        """Attributes in ``__slots__``, then those in ``__dict__``."""
+        stored: dict[str, Any] = {}
+        for name, get in self._slots:
+            with contextlib.suppress(AttributeError):  # a slot without a value
+                stored[name] = get(value)
+        for get in self._dictionaries:
+            stored |= get(value)
+        return stored

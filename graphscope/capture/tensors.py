@@ -39,7 +39,7 @@ NOT_TOLD = (RuntimeError, TypeError)
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
-_DTYPE_NAMES: dict[torch.dtype, str] = {}
+DTYPE_NAMES: dict[torch.dtype, str] = {}
 _DEVICE_NAMES: dict[torch.device, str] = {}
 
 _new = tuple.__new__
@@ -94,9 +94,9 @@ def metadata_info(metadata: Any) -> TensorInfo:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """``float32`` for ``torch.float32``."""
-    name = _DTYPE_NAMES.get(dtype)
+    name = DTYPE_NAMES.get(dtype)
     if name is None:
-        name = _DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
+        name = DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
     return name
 
 

@@ -7,18 +7,19 @@ discovered and ordered first (``discover.py``) and read once, in their final ord
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from graphscope.capture import tensors
-from graphscope.capture.discover import discover, topological_order
+from graphscope.capture.discover import discover
 from graphscope.capture.names import Names
 from graphscope.capture.saved import SavedReader
 from graphscope.capture.search import is_graph_edge
 from graphscope.capture.stack import safe_depth
-from graphscope.capture.tensors import metadata_info, tensor_info
+from graphscope.capture.tensors import NOT_TOLD, metadata_info, tensor_info
 from graphscope.garbage import collection_paused
 from graphscope.model import Edge, GraphData, Kind, Node, Role, TensorInfo
 
@@ -27,6 +28,8 @@ _PASSES_PARAMETER_ON = frozenset({"t", "transpose", "view", "expand", "permute",
 
 _new = tuple.__new__
 """Makes a record from a tuple of all its fields in order, at a third of the cost of a call by field."""
+
+_LEAF, _OP, _PARAMETER = Kind.LEAF, Kind.OP, Role.PARAMETER  # naming an enum member costs a look-up each time
 
 _UNKNOWN_OUTPUT = (TensorInfo(requires_grad=True, is_leaf=False),)
 """Of an op in a torch older than ``_input_metadata``."""
@@ -99,22 +102,22 @@ class _Builder:
     def __init__(self, roots: Sequence[Root], names: Names, others: Sequence[Root]) -> None:
         self._names = names
         self._trace = trace = discover([root.node for root in roots], [root.node for root in others])
-        self._order = topological_order(trace)
+        self._order = trace.order()
         self._ids = [""] * len(trace.nodes)
-        for place, position in enumerate(self._order):
-            self._ids[position] = f"n{place}"
-        self._saved = SavedReader(self._parameter_storages())
+        self._saved = SavedReader()
         self._named = self._named_outputs([*roots, *others])
         self._outputs: dict[tuple[Any, ...], tuple[TensorInfo, ...]] = {}
-        """What ops with one output return, by shape, dtype and device: few kinds, many ops."""
+        """Outputs of ops by shape, dtype and device: few kinds, many ops."""
         self.leaf_ids: dict[int, str] = {}
         """Id of each leaf by ``id()`` of its tensor."""
-        self._used_models: set[str] = set()
+        self._loose_parameters: list[torch.Tensor] = []
+        """Parameters of no module in sight."""
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
 
     def build(self, roots: Sequence[Root], others: Sequence[Root], *, every_module: bool) -> GraphData:
         self._add_nodes()
+        self._complete_nodes()
         for root in roots:
             if root.node is None:
                 self._leaf_root(root)
@@ -125,7 +128,7 @@ class _Builder:
             edges=tuple(self._edges),
             roots=root_ids,
             torch=str(torch.__version__),
-            storages=tuple(self._saved.storages),
+            storages=self._saved.storages(self._parameter_storages()),
             modules=self._names.module_records(),
             notices=tuple(self._notices()),
         )
@@ -148,11 +151,9 @@ class _Builder:
         return self._saved._ids
 
     def _parameter_storages(self) -> set[int]:
-        trace = self._trace
-        leaves = [node.variable for node, kind in zip(trace.nodes, trace.kinds, strict=True) if kind.accumulate]
-        parameters = {id(leaf): leaf for leaf in leaves if tensors.is_parameter(leaf)}
-        parameters |= {id(tensor): tensor for tensor, _ in self._names.module_tensors()}
-        return {key for key in map(tensors.storage_key, parameters.values()) if key is not None}
+        """Keys of the memory that is there anyway: of parameters in the graph, and of what the modules in sight own."""
+        owned = [tensor for tensor, _ in self._names.module_tensors()]
+        return {key for key in map(tensors.storage_key, [*owned, *self._loose_parameters]) if key is not None}
 
     def _named_outputs(self, given: Sequence[Root]) -> dict[int, dict[int, tuple[torch.Tensor, list[str]]]]:
         """Tensors in hand, by position of their node and output number, with their names.
@@ -173,15 +174,16 @@ class _Builder:
 
     def _add_nodes(self) -> None:
         """One record per node, in order. The hot loop: locals and whole tuples keep it near the cost of reading."""
-        nodes, kinds, _, inputs, _, reached, stopped = self._trace
-        ids, named, known_outputs, read_saved = self._ids, self._named, self._outputs, self._saved.read
-        add_node, add_edge, new, kind_op = self._nodes.append, self._edges.append, _new, Kind.OP
+        nodes, kinds, inputs, reached = self._trace.nodes, self._trace.kinds, self._trace.inputs, self._trace.reached
+        ids, known_outputs, read_saved = self._ids, self._outputs, self._saved.read
+        add_node, add_edge, add_leaf, new = self._nodes.append, self._edges.append, self._add_leaf, _new
         owners: dict[int, str] = {}
-        for position in self._order:
-            node, kind, identity = nodes[position], kinds[position], ids[position]
-            accumulate, op, backward, _, slots, note, _ = kind
+        for identity, position in zip(_numbered(len(nodes)), self._order, strict=False):
+            node = nodes[position]
+            accumulate, op, backward, _, slots, note, _ = kinds[position]
+            ids[position] = identity
             if accumulate:
-                owner = self._add_leaf(identity, node.variable, reached=position < reached, accumulate=backward)
+                owner = add_leaf(identity, node.variable, reached=position < reached, accumulate=backward)
                 if owner is not None:
                     owners[position] = owner
                 continue
@@ -202,42 +204,55 @@ class _Builder:
             try:
                 (only,) = node._input_metadata
                 outputs = known_outputs[(*only.shape, only.dtype, only.device)]
-            except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+            except (AttributeError, KeyError, *NOT_TOLD, ValueError):
                 outputs = self._describe_outputs(node)
             saved = read_saved(node, slots) if slots else ()
             record = (
-                identity, kind_op, outputs, position < reached, None, op, backward, None, None, False, 0,
-                saved, without, position in stopped, None, owner, None, None, (), note,
+                identity, _OP, outputs, position < reached, None, op, backward, None, None, False, 0,
+                saved, without, False, None, owner, None, None, (), note,
             )  # fmt: skip
-            add_node(_with_names(new(Node, record), named[position]) if position in named else new(Node, record))
+            add_node(new(Node, record))
+
+    def _complete_nodes(self) -> None:
+        """What holds for few nodes: outputs that are in hand, inputs that were not followed."""
+        place = {position: int(self._ids[position][1:]) for position in (*self._named, *self._trace.stopped)}
+        for position in self._trace.stopped:
+            self._nodes[place[position]] = self._nodes[place[position]]._replace(stopped=True)
+        for position, named in self._named.items():
+            self._nodes[place[position]] = _with_names(self._nodes[place[position]], named)
 
     def _describe_outputs(self, node: Any) -> tuple[TensorInfo, ...]:
-        """What an op returned. A single output of plain shape is remembered: many ops return the same."""
+        """What an op returned; the hot loop looks up what many ops return: one output of a shape that it has seen."""
         metadata = getattr(node, "_input_metadata", None)
         if metadata is None:
             return _UNKNOWN_OUTPUT
-        outputs = tuple(metadata_info(one) for one in metadata)
-        if len(outputs) == 1 and outputs[0].shape is not None and all(type(size) is int for size in outputs[0].shape):
-            only = metadata[0]
-            self._outputs[(*only.shape, only.dtype, only.device)] = outputs
+        outputs: tuple[TensorInfo, ...] = ()
+        for one in metadata:
+            try:
+                key = (*one.shape, one.dtype, one.device)
+                outputs += self._outputs.get(key) or self._outputs.setdefault(key, (metadata_info(one),))
+            except NOT_TOLD:  # no single shape, or one with symbols, which are no keys
+                outputs += (metadata_info(one),)
         return outputs
 
     def _add_leaf(self, identity: str, tensor: torch.Tensor, *, reached: bool, accumulate: str | None) -> str | None:
         """Add a leaf, and return the module that it is a parameter of."""
         names = self._names.of(tensor) or self._names.of_alias(tensor)
         role = self._names.roles.get(id(tensor))
-        if role is None:
-            role = Role.PARAMETER if tensors.is_parameter(tensor) else Role.INPUT
+        if role is None and tensors.is_parameter(tensor):
+            role = _PARAMETER
+            self._loose_parameters.append(tensor)
+        elif role is None:
+            role = Role.INPUT
         self.leaf_ids[id(tensor)] = identity
-        self._used_models.update(map(_top, names))
         grad = tensors.gradient(tensor) if tensors.is_leaf(tensor) else None
         told = None if grad is None else tensor_info(grad, ())
         record = (
-            identity, Kind.LEAF, (tensor_info(tensor, names),), reached, role, None, None, accumulate, told, False,
+            identity, _LEAF, (tensor_info(tensor, names),), reached, role, None, None, accumulate, told, False,
             tensors.hook_count(tensor), (), (), False, None, None, None, None, (), None,
         )  # fmt: skip
         self._nodes.append(_new(Node, record))
-        return names[0].rpartition(".")[0] if role is Role.PARAMETER and names else None
+        return names[0].rpartition(".")[0] if role is _PARAMETER and names else None
 
     def _leaf_root(self, root: Root) -> None:
         """A root without history: reached if it requires grad, since its own ``.grad`` would be filled."""
@@ -266,12 +281,13 @@ class _Builder:
         for root in others:
             if root.node is None and root.tensor is not None and id(root.tensor) not in self.leaf_ids:
                 self._add_leaf(f"n{len(self._nodes)}", root.tensor, reached=False, accumulate=None)
-        used = frozenset(self._used_models)
-        for tensor, role in self._names.module_tensors():
-            if role is not Role.PARAMETER or id(tensor) in self.leaf_ids:
-                continue
-            if every_module or any(_top(name) in used for name in self._names.of(tensor)):
-                self._add_leaf(f"n{len(self._nodes)}", tensor, reached=False, accumulate=None)
+        parameters = [tensor for tensor, role in self._names.module_tensors() if role is Role.PARAMETER]
+        unused = [tensor for tensor in parameters if id(tensor) not in self.leaf_ids]
+        if unused:
+            used = {_top(name) for node in self._nodes if node.kind is Kind.LEAF for name in node.names}
+            for tensor in unused:
+                if every_module or any(_top(name) in used for name in self._names.of(tensor)):
+                    self._add_leaf(f"n{len(self._nodes)}", tensor, reached=False, accumulate=None)
 
     def _notices(self) -> Iterator[str]:
         if self._trace.stopped:
@@ -282,6 +298,17 @@ class _Builder:
             )
         if not hasattr(torch._C._autograd, "SavedTensor"):
             yield f"torch {torch.__version__} cannot show saved tensors without unpacking them, so none are listed."
+
+
+def _numbered(count: int) -> Sequence[str]:
+    """Ids ``n0, n1, …``, at least so many; those of small graphs are shared by all graphs."""
+    shared = _shared_ids()
+    return shared if count <= len(shared) else [f"n{place}" for place in range(count)]
+
+
+@functools.cache
+def _shared_ids() -> Sequence[str]:
+    return tuple(f"n{place}" for place in range(10_000))
 
 
 def _top(name: str) -> str:
