@@ -245,7 +245,9 @@ class _Merge:
             return False
         source = op.inputs[0].source if op.inputs else None
         previous = source is not None and source.kind == "op" and source.index == index - 1
-        return previous and index not in self._read_ops() and (("op", index), 0) not in self._output_names
+        place = (("op", index), 0)
+        held = place in self._output_names or place in self._moved.values()  # it has a name, or is a root
+        return previous and index not in self._read_ops() and not held
 
     def _read_ops(self) -> set[int]:
         if not hasattr(self, "_reads"):
