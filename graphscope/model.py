@@ -10,9 +10,10 @@ Records are ``NamedTuple``s: they cost little by the hundred thousand and cannot
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 
 from graphscope.errors import GraphCheckError
@@ -257,13 +258,105 @@ class Region(NamedTuple):
     """Still in force when the recording ended."""
 
 
+class Gradient(StrEnum):
+    """What a gradient does in a folded box."""
+
+    PASSES = "passes"
+    """It arrives, and goes on to what the box reads."""
+    ENTERS = "enters"
+    """It arrives, and ends inside: in the parameters there, or because nothing that the box reads needs it."""
+    DIES = "dies"
+    """An edge inside cuts a gradient off, and none leaves the box."""
+    NONE = "none"
+    """None arrives, and none is cut off inside."""
+
+
+class Group(NamedTuple):
+    """What a folded box stands for. Figures are those of one block where it stands for several equal ones."""
+
+    title: str
+    """What the box is called, seen from the frame around it: ``attn``, ``h.0–h.11``."""
+    members: tuple[str, ...]
+    """Ids in the whole graph of all nodes that the box stands for."""
+    module: str | None = None
+    """Full path of the module; of the first one where the box stands for several."""
+    type: str | None = None
+    """Class of the module."""
+    call: int = 1
+    """Which call of the module this is."""
+    calls: int = 1
+    """How often the module was called."""
+    times: int = 1
+    """How many calls the box stands for, if it is one module that repeats."""
+    repeats: int = 1
+    """Equal blocks in a row that are drawn as this one box."""
+    ops: int = 0
+    untracked: int = 0
+    """Ops that autograd did not record."""
+    tensors: int = 0
+    """Parameters inside."""
+    unreached: int = 0
+    """Those of them that require a gradient, and that none arrives at."""
+    trainable: int = 0
+    """Elements of parameters inside that require a gradient."""
+    frozen: int = 0
+    """Elements of parameters inside that do not."""
+    saved_bytes: int = 0
+    """Bytes of the storages that ops inside keep for backward, parameters and buffers left out, each once."""
+    gradient: Gradient = Gradient.NONE
+    cuts: tuple[tuple[Reason, int], ...] = ()
+    """Why edges inside cut something off that would have a gradient and gets none, and how many of each."""
+
+
+class Frame(NamedTuple):
+    """A box around what is drawn of one module, or of one round of something that repeats."""
+
+    id: str
+    title: str
+    """Seen from the frame around it."""
+    nodes: tuple[str, ...]
+    """Ids of the drawn nodes in it that are in no frame further inside."""
+    parent: str | None = None
+    """Id of the frame around it, which stands earlier."""
+    module: str | None = None
+    type: str | None = None
+    call: int = 1
+    calls: int = 1
+    times: int = 1
+    repeats: int = 1
+    """Equal blocks in a row, of which one is drawn."""
+
+
+class Bundle(NamedTuple):
+    """What a drawn edge to or from a folded box stands for."""
+
+    edges: int
+    """Edges of the whole graph."""
+    tensors: int
+    """Different tensors that they carry."""
+    reached: bool
+    """A gradient arrives at the reader."""
+
+
 class View(NamedTuple):
-    """What was left out of a drawing, and why."""
+    """What a drawing leaves out, and how what it shows stands together. All but the first two are only in a view."""
 
     hidden: int = 0
-    """Nodes of the whole graph that are not drawn."""
+    """Nodes of the whole graph that are not drawn as themselves."""
     notes: tuple[str, ...] = ()
     """One sentence per choice, for the picture."""
+    groups: Mapping[str, Group] = MappingProxyType({})
+    """What the nodes of kind ``GROUP`` stand for, by id."""
+    frames: tuple[Frame, ...] = ()
+    bundles: Mapping[Edge, Bundle] = MappingProxyType({})
+    """Edges that stand for others."""
+    whole: GraphData | None = None
+    """The graph that this is a view of; ``None`` if this is it."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is folded: every node and edge here is one of the graph itself."""
+        return not (self.groups or self.frames or self.bundles)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -330,7 +423,7 @@ class GraphData:
 
     def faults(self) -> list[str]:
         """Every broken invariant in words; empty if the graph is sound."""
-        return [*self._edge_faults()] or [*self._node_faults()] or [*self._reached_faults()]
+        return [*self._edge_faults()] or [*self._node_faults(), *self._view_faults()] or [*self._reached_faults()]
 
     def _node_faults(self) -> Iterable[str]:
         storages = {storage.id for storage in self.storages}
@@ -374,10 +467,7 @@ class GraphData:
                 yield f"edge {edge.source}→{edge.target} ends nowhere"
                 continue
             source = self.by_id[edge.source]
-            if position[edge.source] >= position[edge.target] and Kind.GROUP not in {
-                source.kind,
-                self.by_id[edge.target].kind,
-            }:
+            if position[edge.source] >= position[edge.target]:
                 yield f"edge {edge.source}→{edge.target} runs against the order"
             if source.kind is not Kind.GROUP and edge.output >= len(source.outputs):
                 yield f"edge {edge.source}→{edge.target} leaves output {edge.output} of {len(source.outputs)}"
@@ -389,12 +479,30 @@ class GraphData:
             if count != 1:
                 yield f"output {output} has {count} sources"
 
+    def _view_faults(self) -> Iterable[str]:
+        groups = {node.id for node in self.nodes if node.kind is Kind.GROUP}
+        yield from (f"group {one} stands for nothing" for one in sorted(groups.difference(self.view.groups)))
+        yield from (f"group {one} is not there" for one in sorted(set(self.view.groups).difference(groups)))
+        if self.view.bundles:
+            edges = set(self.edges)
+            yield from (f"bundle {one} is not there" for one in self.view.bundles if one not in edges)
+        framed: set[str] = set()
+        frames: set[str | None] = {None}
+        for frame in self.view.frames:
+            if frame.parent not in frames:
+                yield f"frame {frame.id} stands before its parent {frame.parent}"
+            frames.add(frame.id)
+            yield from (f"frame {frame.id} holds unknown {one}" for one in frame.nodes if one not in self.by_id)
+            yield from (f"{one} is in two frames" for one in frame.nodes if one in framed)
+            framed.update(frame.nodes)
+
     def _reached_faults(self) -> Iterable[str]:
-        if any(node.kind is Kind.GROUP for node in self.nodes):
+        """Of a view that hides nodes only what its edges show can be verified."""
+        if not self.view.is_whole:
             return
         expected = reached_from(self, self.roots)
         for node in self.nodes:
-            if node.reached != (node.id in expected):
+            if node.id in expected if not node.reached else node.id not in expected and not self.view.hidden:
                 yield f"{node.id} says reached={node.reached}, the edges say {node.id in expected}"
 
 

@@ -59,6 +59,8 @@ def to_json(data: GraphData) -> dict[str, Any]:
     Raises:
         FormatError: if the graph is a folded view; JSON is always the whole graph.
     """
+    if not data.view.is_whole:
+        raise FormatError("This is a folded view, and JSON is the whole graph: write the graph, not its view.")
     document: dict[str, Any] = _GRAPH.write(data)
     return document
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 _STEP = 1024
 _FOUR_DIGITS = 999.5
+_EXACT = 10_000
+"""Counts below are written in full."""
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -32,6 +34,23 @@ def to_count_text(count: int, noun: str, plural: str | None = None) -> str:
     """
     word = noun if count == 1 else (plural or noun + "s")
     return f"{count:,} {word}"
+
+
+def to_amount_text(count: int) -> str:
+    """A large count with three significant digits, as people write numbers of parameters.
+
+    >>> to_amount_text(9_216), to_amount_text(124_439_808), to_amount_text(70_553_706_496)
+    ('9,216', '124M', '70.6B')
+    """
+    if count < _EXACT:
+        return f"{count:,}"
+    value = float(count)
+    for unit in ("", "K", "M", "B"):
+        digits = f"{value:.3g}" if value < _FOUR_DIGITS else f"{value:.0f}"
+        if float(digits) < 1000 or unit == "B":  # noqa: PLR2004 - thousands are what the units are
+            return f"{digits}{unit}"
+        value /= 1000
+    raise AssertionError(count)  # the last unit always returns
 
 
 def to_shape_text(shape: Sequence[int | str] | None) -> str:

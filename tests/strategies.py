@@ -52,7 +52,7 @@ TENSORS = st.builds(
 )
 LOCATIONS = st.builds(Location, file=NAMES, line=COUNTS, code=NAMES, function=TEXTS)
 MODULES = st.builds(Module, path=NAMES, type=NAMES, training=st.booleans(), parameters=COUNTS, trainable=COUNTS)
-VIEWS = st.builds(View, hidden=COUNTS, notes=MANY_NAMES)
+VIEWS = st.builds(lambda hidden, notes: View(hidden, notes), COUNTS, MANY_NAMES)
 
 
 @st.composite

@@ -1,16 +1,22 @@
-"""Boxes around nodes: the stretches of code that ran under one grad mode, and the tensors that no edge touches."""
+"""Boxes around nodes: modules that are drawn open, stretches of code that ran under one grad mode, loose tensors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from graphscope.model import GraphData, Kind, Location, Region
+from graphscope.model import Frame, GraphData, Kind, Location, Region
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.palette import Palette
-from graphscope.style import MODE_WORDS, elide, visible
+from graphscope.style import MODE_WORDS, Look, elide, frame_words, visible
 
 UNCONNECTED_WORDS = "named, but on no recorded path to a root"
+
+Around = Frame | Region
+"""What a box is drawn for."""
+
+Path = tuple[Around, ...]
+"""The boxes around a node, from outside to inside."""
 
 
 def place_of(location: Location) -> str:
@@ -18,42 +24,126 @@ def place_of(location: Location) -> str:
     return visible(f"{location.file}:{location.line}") + (f"\n{visible(location.code)}" if location.code else "")
 
 
-def region_lines(data: GraphData, lines: Mapping[str, str], palette: Palette, *, is_down: bool) -> list[str]:
-    """Regions as nested clusters with the lines of their nodes; one without nodes is not drawn.
+def paths_of(data: GraphData) -> dict[str, Path]:
+    """The boxes around each node that is in some.
 
-    A region stands in ``data.regions`` after the one around it.
+    Modules and grad modes need not be nested: a mode that holds in a part of a module, and beyond it, is drawn
+    in pieces; one that holds in all of a module is drawn around it.
     """
-    if not data.regions:
-        return []
-    within: dict[str | None, list[str]] = {region.id: [] for region in data.regions}
+    frames = _frame_paths(data)
+    regions = _region_paths(data)
+    if not frames or not regions:
+        return {node.id: path for node in data.nodes if (path := frames.get(node.id) or regions.get(node.id, ()))}
+    shared: dict[str, set[str]] = {}
     for node in data.nodes:
-        if node.region is not None:
-            within[node.region].append(lines[node.id])
-    first = {node.region: node.id for node in reversed(data.nodes)}
-    inside: dict[str | None, list[list[str]]] = {region.id: [] for region in data.regions}
-    inside[None] = []
-    finished: set[str] = set()
-    for region in reversed(data.regions):
-        content = [*within[region.id], *(line for block in reversed(inside[region.id]) for line in block)]
-        finished.add(region.id)
-        if content:
-            parent = region.parent if region.parent in inside and region.parent not in finished else None
-            first.setdefault(parent, first[region.id])
-            head = _region_head(region, first[region.id], palette, is_down=is_down)
-            inside[parent].append([*head, *content, "\t}\n"])
-    return [line for block in reversed(inside[None]) for line in block]
+        inside = {region.id for region in regions.get(node.id, ())}
+        for frame in frames.get(node.id, ()):
+            shared[frame.id] = shared[frame.id] & inside if frame.id in shared else inside
+    paths = {}
+    for node in data.nodes:
+        path: list[Around] = list(regions.get(node.id, ()))
+        place = 0
+        for frame in frames.get(node.id, ()):
+            while place < len(path) and path[place].id in shared[frame.id]:
+                place += 1
+            path.insert(place, frame)
+            place += 1
+        if path:
+            paths[node.id] = tuple(path)
+    return paths
 
 
-def _region_head(region: Region, first: str, palette: Palette, *, is_down: bool) -> Iterator[str]:
+def module_around(path: Path) -> str:
+    """The innermost module that is drawn open around something; empty if there is none."""
+    return next((visible(one.module) for one in reversed(path) if isinstance(one, Frame) and one.module), "")
+
+
+def _frame_paths(data: GraphData) -> dict[str, tuple[Frame, ...]]:
+    paths: dict[str | None, tuple[Frame, ...]] = {None: ()}
+    found = {}
+    for frame in data.view.frames:
+        paths[frame.id] = (*paths[frame.parent], frame)
+        found.update(dict.fromkeys(frame.nodes, paths[frame.id]))
+    return found
+
+
+def _region_paths(data: GraphData) -> dict[str, tuple[Region, ...]]:
+    """A region stands in ``data.regions`` after the one around it; one that does not is not taken as being inside."""
+    paths: dict[str | None, tuple[Region, ...]] = {None: ()}
+    for region in data.regions:
+        paths[region.id] = (*paths.get(region.parent, ()), region)
+    return {node.id: paths[node.region] for node in data.nodes if node.region is not None}
+
+
+def cluster_lines(
+    data: GraphData, paths: Mapping[str, Path], lines: Mapping[str, str], palette: Palette, *, is_down: bool
+) -> Iterator[str]:
+    """Boxes in boxes with the lines of their nodes; one without nodes is not drawn."""
+    inside: dict[Path, dict[Path, None]] = {(): {}}
+    within: dict[Path, list[str]] = {}
+    for node in data.nodes:
+        path = paths.get(node.id)
+        if path is not None:
+            within.setdefault(path, []).append(node.id)
+            for depth in range(len(path), 0, -1):
+                inside.setdefault(path[: depth - 1], {})[path[:depth]] = None
+    pieces: dict[str, int] = {}
+    stack: list[Path | None] = list(reversed(inside[()]))
+    while stack:
+        path = stack.pop()
+        if path is None:
+            yield "\t}\n"
+            continue
+        around = path[-1]
+        pieces[around.id] = pieces.get(around.id, 0) + 1
+        own = within.get(path, [])
+        if isinstance(around, Frame):
+            yield from _frame_head(around, pieces[around.id], palette)
+        else:
+            first = own[0] if own else _first_inside(path, inside, within)
+            yield from _region_head(around, pieces[around.id], first, palette, is_down=is_down)
+        yield from (lines[node] for node in own)
+        stack.append(None)
+        stack.extend(reversed(inside.get(path, {})))
+
+
+def _first_inside(path: Path, inside: Mapping[Path, Mapping[Path, None]], within: Mapping[Path, list[str]]) -> str:
+    while path not in within:
+        path = next(iter(inside[path]))
+    return within[path][0]
+
+
+def _piece(id: str, piece: int) -> str:
+    return id if piece == 1 else f"{id} {piece}"
+
+
+def _frame_head(frame: Frame, piece: int, palette: Palette) -> Iterator[str]:
+    """The box of a module that is drawn open, or of rounds that are drawn once."""
+    title, *more = frame_words(frame)
+    if frame.repeats > 1:
+        colours = palette.looks[Look.GROUP]
+        look = f'style="rounded,filled" penwidth=2 color="{colours.line}" fontcolor="{colours.line}"'
+    else:
+        look = f'style="rounded,filled" penwidth=0.8 color="{palette.muted}" fontcolor="{palette.muted}"'
+    label = f'<font point-size="12"><b>{to_label(elide(title))}</b></font>  {to_label("  ".join(more))}'
+    yield f"\tsubgraph {to_identifier(f'cluster_{_piece(frame.id, piece)}')} {{\n"
+    yield (
+        f'\tgraph [class=frame {look} peripheries=1 fillcolor="{palette.region}" margin=10 labelloc=t labeljust=l'
+        f" fontsize=10 tooltip={to_tooltip(visible(frame.module or title))} label=<{label}>]\n"
+    )
+
+
+def _region_head(region: Region, piece: int, first: str, palette: Palette, *, is_down: bool) -> Iterator[str]:
     """The box of a region and its title: downwards a node, since edges run across the label of a cluster."""
     words = MODE_WORDS.get(region.mode, visible(region.mode))
     place, _, code = place_of(region.location).partition("\n") if region.location is not None else ("", "", "")
     lines = [f"<b>{to_label(words)}</b>  {to_label(elide(place))}".rstrip(), to_label(elide(code))]
     lines.append("still in force at the end" if region.left_on else "")
     label = "".join(f'{line}<br align="left"/>' for line in lines if line)
-    yield from _box(f"cluster_{region.id}", f"ran under {words}", "" if is_down else label, "region", palette)
+    name = _piece(region.id, piece)
+    yield from _box(f"cluster_{name}", f"ran under {words}", "" if is_down else label, "region", palette)
     if is_down:
-        title = to_identifier(f"{region.id} title")
+        title = to_identifier(f"{name} title")
         yield (
             f'\t{title} [class="region-title" shape=plain peripheries=0 style="" fontsize=10'
             f' fontcolor="{palette.muted}" tooltip={to_tooltip(f"ran under {words}")} label=<{label}>]\n'

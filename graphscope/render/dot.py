@@ -17,8 +17,8 @@ from enum import StrEnum
 import graphviz
 
 from graphscope.errors import FormatError
-from graphscope.model import GraphData, Node
-from graphscope.render.clusters import place_of, region_lines, unconnected, unconnected_lines
+from graphscope.model import GraphData, Kind, Node
+from graphscope.render.clusters import cluster_lines, module_around, paths_of, place_of, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import legend_entries, to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
@@ -26,7 +26,6 @@ from graphscope.style import (
     EXPECTED_REASONS,
     FORMS,
     GLYPHS,
-    NAME_LIMIT,
     EdgeLook,
     Look,
     describe,
@@ -137,14 +136,18 @@ def _framed(inner: Sequence[str], caption: str, title: str | None) -> Iterator[s
 
 
 def _node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
-    """Nodes outside all clusters, then the regions with theirs, then what no edge leads to or from."""
+    """Nodes outside all clusters, then the clusters with theirs, then what no edge leads to or from."""
     frames = {look: _label_frame(look, palette) for look in Look}
-    lines = {node.id: _node_line(node, data, options.show, frames) for node in data.nodes}
+    paths = paths_of(data)
+    lines = {
+        node.id: _node_line(node, data, options.show, frames, module_around(paths.get(node.id, ())))
+        for node in data.nodes
+    }
     apart = unconnected(data)
-    clustered = {node.id for node in data.nodes if node.region is not None}.union(apart)
+    clustered = paths.keys() | apart
     yield from (lines[node.id] for node in data.nodes if node.id not in clustered)
     is_down = options.rankdir is Direction.DOWN
-    yield from region_lines(data, lines, palette, is_down=is_down)
+    yield from cluster_lines(data, paths, lines, palette, is_down=is_down)
     yield from unconnected_lines(apart, lines, palette, is_down=is_down)
 
 
@@ -156,13 +159,14 @@ def _label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
     return f"label=<{mark}<b>", f"</b><br/>{font}", f"</font>>{attributes}"
 
 
-def _node_line(node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]]) -> str:
-    before, between, after = frames[look_of(node)]
-    title = title_of(node)
+def _node_line(
+    node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]], module: str
+) -> str:
+    before, between, after = frames[look_of(node, data.view)]
+    whole = title_of(node)
+    title = elide(whole.removeprefix(f"{module}.") if module and node.kind is Kind.LEAF else whole)
     details = "\n".join(details_of(node, data, show))
-    tooltip = ""
-    if len(title) > NAME_LIMIT:
-        tooltip, title = title, elide(title)
+    tooltip = "" if title == whole else whole
     if node.location is not None:
         tooltip = f"{tooltip}\n{place_of(node.location)}".removeprefix("\n")
     if tooltip:

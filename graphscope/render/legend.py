@@ -73,7 +73,7 @@ def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
 
 def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[str]:
     """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
-    looks = {look_of(node) for node in data.nodes}
+    looks = {look_of(node, data.view) for node in data.nodes}
     edge_looks = {edge_look(edge, data) for edge in data.edges} | ({EdgeLook.CUT} if stubs else set())
     return to_entries(looks, edge_looks, palette)
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphscope.model import GraphData, Kind, Location, Node, Region
+from graphscope.model import Frame, GraphData, Kind, Location, Node, Region
 from graphscope.render.terminal_summary import summarize
 from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fit_rail, fitted, pack
 from graphscope.render.terminal_tree import CONNECTORS, Row, Tree, plan
@@ -21,6 +21,7 @@ from graphscope.style import (
     details_of,
     edge_look,
     edge_words,
+    frame_words,
     look_of,
     short_backward,
     title_of,
@@ -50,6 +51,9 @@ LOOK_STYLES: dict[Look, str] = {
     Look.UNTRACKED: "dim",
     Look.OUTPUT: "bold",
     Look.GROUP: f"bold {_PURPLE}",
+    Look.FROZEN_GROUP: f"bold {_BLUE}",
+    Look.CUT_GROUP: f"bold {_ORANGE}",
+    Look.SILENT_GROUP: "dim",
 }
 ALARM_STYLE = _ORANGE
 """Of a cut that may surprise."""
@@ -102,6 +106,7 @@ class _Writer:
         self._width = max(options.width, MINIMUM_WIDTH)
         self._ellipsis = fitted("…", options.encoding)
         self._regions = {region.id: region for region in data.regions}
+        self._frames = _repeating_frames(data)
         self._looks: set[Look] = set()
         self._edges: set[EdgeLook] = set()
         self._references: set[str] = set()
@@ -150,7 +155,7 @@ class _Writer:
             yield from self._wrapped([Span(heading, "bold")])
 
     def _node(self, row: Row, branch: Span, words: Sequence[Span]) -> Iterator[Line]:
-        look = look_of(row.node)
+        look = look_of(row.node, self._data.view)
         self._looks.add(look)
         head = [branch, Span(f"{GLYPHS[look]} ", LOOK_STYLES[look]), Span(f"{row.node.id} ", "dim")]
         room = self._width - min(len(row.rail), self._width // 2) - sum(cells(span.text) for span in head)
@@ -191,6 +196,8 @@ class _Writer:
             yield Span(text, "dim" if number == 0 and text == backward else "")
         if node.module is not None:
             yield Span(f"in {visible(node.module)}", "dim")
+        if node.id in self._frames:
+            yield Span(f"in {frame_words(self._frames[node.id])[0]}", LOOK_STYLES[Look.GROUP])
         if node.region is not None:
             yield Span(_region_words(self._regions[node.region]), "dim")
         if node.location is not None and "source" not in self._options.show:
@@ -234,6 +241,20 @@ class _Writer:
         marks = [Span(fitted(span.text, encoding), span.style) for span in head]
         safe = [Span(fitted(visible(span.text), encoding), span.style) for span in parts]
         yield from pack([left, *marks], [further], safe, self._width, self._ellipsis)
+
+
+def _repeating_frames(data: GraphData) -> dict[str, Frame]:
+    """For each node that is drawn once for several equal ones the innermost frame that says so."""
+    around: dict[str | None, Frame] = {}
+    found = {}
+    for frame in data.view.frames:
+        if frame.repeats > 1:
+            around[frame.id] = frame
+        elif frame.parent in around:
+            around[frame.id] = around[frame.parent]
+        if frame.id in around:
+            found.update(dict.fromkeys(frame.nodes, around[frame.id]))
+    return found
 
 
 def _choose(tree: Tree, limit: int | None) -> _Shown:

@@ -35,9 +35,10 @@ class Fact(NamedTuple):
     text: str
 
 
-def summarize(data: GraphData) -> list[Fact]:
-    """The rows of the table; what there is none of has no row."""
-    looks = Counter(look_of(node) for node in data.nodes)
+def summarize(view: GraphData) -> list[Fact]:
+    """The rows of the table; what there is none of has no row. All figures but the last are of the whole graph."""
+    data = view.view.whole or view
+    looks = Counter(look_of(node, data.view) for node in data.nodes)
     return [
         Fact("nodes", _nodes_text(data)),
         Fact("depth", f"{to_count_text(depth_of(data), 'op')} on the longest way from a leaf to an output"),
@@ -47,7 +48,7 @@ def summarize(data: GraphData) -> list[Fact]:
         *_saved_facts(data),
         *_unreached_facts(data),
         *(Fact("notice", visible(notice)) for notice in data.notices),
-        *_hidden_facts(data),
+        *_hidden_facts(view),
     ]
 
 

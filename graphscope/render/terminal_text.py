@@ -24,6 +24,9 @@ _ASCII_LOOKS = {
     Look.UNTRACKED: "-",
     Look.OUTPUT: ">",
     Look.GROUP: "=",
+    Look.FROZEN_GROUP: "&",
+    Look.CUT_GROUP: "%",
+    Look.SILENT_GROUP: "_",
 }
 _ASCII = {
     **{GLYPHS[look]: mark for look, mark in _ASCII_LOOKS.items()},

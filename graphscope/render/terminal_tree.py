@@ -91,7 +91,6 @@ def _parents(data: GraphData) -> tuple[list[str], dict[str, str]]:
     The ways of the gradient are laid first, then what else the roots depend on, then the rest: neither a
     detached copy nor a result that was only logged pulls the loss to its side.
     """
-    position = {node.id: index for index, node in enumerate(data.nodes)}
     depth = dict.fromkeys(data.roots, 0)
     parents: dict[str, str] = {}
     others: list[str] = []
@@ -106,9 +105,7 @@ def _parents(data: GraphData) -> tuple[list[str], dict[str, str]]:
             further = depth[node.id] + 1
             for edge in data.incoming[node.id]:
                 source = edge.source
-                # Folded boxes may stand in a ring: an edge against the order is only ever a reference.
-                usable = source not in settled and position[source] < position[node.id]
-                if usable and (edge.gradient or not gradient) and further > depth.get(source, 0):
+                if source not in settled and (edge.gradient or not gradient) and further > depth.get(source, 0):
                     depth[source] = further
                     parents[source] = node.id
 

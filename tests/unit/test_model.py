@@ -7,8 +7,11 @@ from hypothesis import given
 
 from graphscope.errors import GraphCheckError, GraphscopeError
 from graphscope.model import (
+    Bundle,
     Edge,
+    Frame,
     GraphData,
+    Group,
     Kind,
     Node,
     Reason,
@@ -17,6 +20,7 @@ from graphscope.model import (
     State,
     Storage,
     TensorInfo,
+    View,
     reached_from,
 )
 from tests.strategies import graphs
@@ -141,10 +145,32 @@ def test_a_root_that_is_a_leaf_needs_no_accumulator() -> None:
     GraphData(nodes=(leaf, mark), edges=(Edge("n0", 0, "n1", 0, True),), roots=("n1",), torch="2.13.0").check()
 
 
-def test_a_folded_view_may_hold_groups_in_a_ring() -> None:
+def test_a_folded_view_may_hold_no_ring() -> None:
     group = PRODUCT._replace(kind=Kind.GROUP, outputs=())
-    edges = (*EDGES, Edge("n2", 5, "n0", 0, False))
-    dataclasses.replace(with_node(group), edges=edges).check()
+    view = View(groups={"n2": Group("product", ("n2",))})
+    folded = dataclasses.replace(with_node(group), view=view).check()
+    with pytest.raises(GraphCheckError, match="n2→n0 runs against the order"):
+        dataclasses.replace(folded, edges=(*EDGES, Edge("n2", 5, "n0", 0, False))).check()
+
+
+VIEW_FAULTS = [
+    (View(groups={"n9": Group("lost", ())}), "group n9 is not there"),
+    (View(bundles={Edge("n0", 0, "n1", 0, True): Bundle(2, 1, reached=True)}), "bundle Edge.* is not there"),
+    (View(frames=(Frame("f1", "inner", (), "f0"), Frame("f0", "outer", ()))), "frame f1 stands before its parent f0"),
+    (View(frames=(Frame("f0", "model", ("n9",)),)), "frame f0 holds unknown n9"),
+    (View(frames=(Frame("f0", "a", ("n2",)), Frame("f1", "b", ("n2",)))), "n2 is in two frames"),
+]
+
+
+@pytest.mark.parametrize(("view", "fault"), VIEW_FAULTS)
+def test_a_view_must_fit_its_graph(view: View, fault: str) -> None:
+    with pytest.raises(GraphCheckError, match=fault):
+        dataclasses.replace(SOUND, view=view).check()
+
+
+def test_a_group_must_say_what_it_stands_for() -> None:
+    with pytest.raises(GraphCheckError, match="group n2 stands for nothing"):
+        with_node(PRODUCT._replace(kind=Kind.GROUP, outputs=())).check()
 
 
 def test_records_cannot_be_changed() -> None:

@@ -9,7 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphscope.model import Edge, Kind, Location, Node, Reason, Role, SavedTensor, State, Storage, TensorInfo, View
+from graphscope.model import (
+    Edge,
+    Gradient,
+    Group,
+    Kind,
+    Location,
+    Node,
+    Reason,
+    Role,
+    SavedTensor,
+    State,
+    Storage,
+    TensorInfo,
+    View,
+)
 from graphscope.render.palette import PALETTES, Theme
 from graphscope.style import (
     EDGE_MEANINGS,
@@ -50,6 +64,19 @@ LOOKS = [
     (output("n0", "loss"), Look.OUTPUT),
     (Node("n0", Kind.GROUP, module="encoder"), Look.GROUP),
 ]
+GROUP = Group("encoder", ("n0", "n1"), ops=2, tensors=1, trainable=4, gradient=Gradient.PASSES)
+GROUP_LOOKS = [
+    (GROUP, Look.GROUP),
+    (GROUP._replace(gradient=Gradient.ENTERS, frozen=3), Look.GROUP),
+    (GROUP._replace(trainable=0, frozen=4), Look.FROZEN_GROUP),
+    (GROUP._replace(trainable=0, frozen=4, gradient=Gradient.NONE), Look.FROZEN_GROUP),
+    (GROUP._replace(gradient=Gradient.NONE), Look.SILENT_GROUP),
+    (GROUP._replace(unreached=1), Look.CUT_GROUP),
+    (GROUP._replace(cuts=((Reason.DETACH, 1),)), Look.CUT_GROUP),
+    (GROUP._replace(ops=0), Look.TRAINABLE),
+    (GROUP._replace(ops=0, unreached=1), Look.UNREACHED),
+    (GROUP._replace(ops=0, trainable=0, frozen=4), Look.FROZEN),
+]
 
 
 @pytest.mark.parametrize(("node", "look"), LOOKS)
@@ -57,8 +84,13 @@ def test_look(node: Node, look: Look) -> None:
     assert look_of(node) is look
 
 
+@pytest.mark.parametrize(("group", "look"), GROUP_LOOKS)
+def test_look_of_a_folded_box(group: Group, look: Look) -> None:
+    assert look_of(Node("g0", Kind.GROUP), View(groups={"g0": group})) is look
+
+
 def test_every_look_has_a_mark_a_meaning_and_a_form_of_its_own() -> None:
-    assert {look for _, look in LOOKS} == set(Look)
+    assert {look for _, look in (*LOOKS, *GROUP_LOOKS)} == set(Look)
     assert set(GLYPHS) == set(MEANINGS) == set(FORMS) == set(Look)
     assert len({(FORMS[look], GLYPHS[look]) for look in Look}) == len(set(MEANINGS.values())) == len(Look)
     assert set(EDGE_MEANINGS) == set(EdgeLook)

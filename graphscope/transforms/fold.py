@@ -1,0 +1,174 @@
+"""Fold: one box for all that runs in a module, and one block for many equal ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from graphscope.errors import InputError
+from graphscope.garbage import collection_paused
+from graphscope.model import GraphData
+from graphscope.transforms.links import Links
+from graphscope.transforms.names import unknown
+from graphscope.transforms.partition import Partition, Plain, divide
+from graphscope.transforms.quotient import to_view
+from graphscope.transforms.repeats import Repeats
+from graphscope.transforms.scopes import INFERRED_NOTE, Block, blocks_of, find_scopes
+from graphscope.units import to_count_text
+
+AUTO_LIMIT = 120
+"""Most boxes of a drawing that nobody asked to be larger."""
+_EASY = 31
+"""Boxes that are taken in at one glance: a deeper drawing is chosen only up to there."""
+_SMALL = 10
+"""Most ops and leaves of a module without modules in it that is drawn open only when all others are: a ``Linear``."""
+
+_FEW = 9
+"""A folded drawing with fewer boxes says little; code outside of modules is then shown by its lines."""
+
+
+@collection_paused()
+def fold(data: GraphData, depth: int, *, expand: Iterable[str] = (), roll: bool = True) -> GraphData:
+    """Draw modules down to a depth, and each one there as a single box for each time it is called.
+
+    Code outside of modules becomes one box for each stretch in one Python function at depth 1, and is drawn op by op
+    from depth 2 on.
+
+    Args:
+        data: a whole graph, or a part of one.
+        depth: levels of modules that are drawn; 1 is one box for a model, 2 its children. ``ModuleList`` is no level.
+        expand: paths of modules to be drawn open although they lie deeper.
+        roll: draw equal blocks in a row once.
+
+    Raises:
+        InputError: if a path in ``expand`` is no module of the graph, or if the graph is a folded view already.
+    """
+    folder = _Folder(data, expand, roll=roll)
+    return folder.draw(folder.divided(max(depth, 0)), f"folded at depth {depth}")
+
+
+@collection_paused()
+def fold_auto(data: GraphData, limit: int = AUTO_LIMIT, *, expand: Iterable[str] = (), roll: bool = True) -> GraphData:
+    """Fold a graph as little as a drawing of at most about ``limit`` boxes allows; a smaller graph stays as it is.
+
+    Raises:
+        InputError: as ``fold``.
+    """
+    wanted = tuple(expand)
+    if len(data.nodes) <= limit and not wanted:
+        return data
+    folder = _Folder(data, wanted, roll=roll)
+    depth, partition = folder.deepest(limit)
+    return folder.draw(partition, f"folded at depth {depth}")
+
+
+@collection_paused()
+def roll(data: GraphData) -> GraphData:
+    """Draw equal blocks in a row once, and everything else op by op.
+
+    Raises:
+        InputError: if the graph is a folded view already.
+    """
+    folder = _Folder(data, (), roll=True)
+    return folder.draw(folder.divided(folder.levels + 1), "")
+
+
+class _Folder:
+    """Tries ways of folding one graph."""
+
+    def __init__(self, data: GraphData, expand: Iterable[str], *, roll: bool) -> None:
+        if not data.view.is_whole:
+            raise InputError("This graph is folded already. Fold the whole graph, with all that is wanted at once.")
+        self._data = data
+        self._links = Links(data)
+        self._scopes = find_scopes(data, self._links)
+        blocks = list(blocks_of(self._scopes.whole))
+        self.levels = max(block.level for block in blocks)
+        self._repeats = Repeats(data, self._links, self._scopes) if roll else None
+        self._expanded = _expanded(blocks, expand)
+        self._around = frozenset(outer for block in self._expanded for outer in _outwards(block))
+
+    def divided(self, depth: int, *, within: int | None = None, plain: Plain = Plain.OPS) -> Partition:
+        """Boxes down to a depth, and ``within`` levels of what is to be expanded."""
+        expanded = self._expanded
+        further = self.levels if within is None else within
+
+        def opens(block: Block) -> bool:
+            if block in self._around:
+                return True
+            while len(block.blocks) == 1 and (block.start, block.end) == (block.blocks[0].start, block.blocks[0].end):
+                block = block.blocks[0]  # a box in a frame of its own says nothing more
+            if block.level < depth:
+                return bool(block.blocks) or depth > self.levels or block.end - block.start > _SMALL
+            outer = next((one for one in _outwards(block) if one in expanded), None)
+            return outer is not None and block.level < outer.level + further
+
+        if expanded and within is None:
+            return self._with_room_inside(depth, plain)
+        return divide(
+            self._data, self._links, self._scopes, opens, repeats=self._repeats, apart=self._around, plain=plain
+        )
+
+    def _with_room_inside(self, depth: int, plain: Plain) -> Partition:
+        """What is expanded is drawn op by op, or as deep as it can without crowding the drawing."""
+        least = self.divided(depth, within=1, plain=plain)
+        for within in range(self.levels, 1, -1):
+            partition = self.divided(depth, within=within, plain=plain)
+            if len(partition.boxes) <= len(least.boxes) + AUTO_LIMIT // 2:
+                return partition
+        return least
+
+    def deepest(self, limit: int) -> tuple[int, Partition]:
+        """The largest depth that is easy to take in, or the first one that says enough within ``limit`` boxes."""
+        depth, best = 1, self.divided(1)
+        for further in range(2, self.levels + 2):
+            partition = self.divided(further)
+            if len(partition.boxes) > (limit if len(best.boxes) < _FEW else min(limit, _EASY)):
+                break
+            depth, best = further, partition
+        else:
+            further = depth
+        if len(best.boxes) > limit or (len(best.boxes) < _FEW and further > depth):
+            for plain in (Plain.LINES, Plain.STRETCHES):
+                for at in range(further, depth - 1, -1):
+                    partition = self.divided(at, plain=plain)
+                    if len(best.boxes) != len(partition.boxes) <= limit:
+                        return at, partition
+        return depth, best
+
+    def draw(self, partition: Partition, how: str) -> GraphData:
+        """The view, with notes on how it came about."""
+        view = to_view(partition)
+        if view.view.is_whole:
+            return self._data
+        notes = (*view.view.notes, *self._notes(view, how))
+        return dataclasses.replace(view, view=view.view._replace(notes=notes))
+
+    def _notes(self, view: GraphData, how: str) -> Iterator[str]:
+        if view.view.groups and how:
+            yield f"{how} into {to_count_text(len(view.view.groups), 'box', 'boxes')}"
+        if any(frame.repeats > 1 for frame in view.view.frames) or any(
+            group.repeats > 1 for group in view.view.groups.values()
+        ):
+            yield "equal blocks in a row are drawn once, with their number"
+        if self._scopes.inferred:
+            yield INFERRED_NOTE
+
+
+def _expanded(blocks: list[Block], expand: Iterable[str]) -> frozenset[Block]:
+    """The blocks of some modules; a path may leave out what all of them have in front."""
+    found: set[Block] = set()
+    for wanted in expand:
+        paths = {block.scope.name for block in blocks if block.scope is not None}
+        exact = {wanted} if wanted in paths else {path for path in paths if path.endswith(f".{wanted}")}
+        if not exact:
+            raise unknown("module", wanted, sorted(paths))
+        found.update(block for block in blocks if block.scope is not None and block.scope.name in exact)
+    return frozenset(found)
+
+
+def _outwards(block: Block) -> Iterator[Block]:
+    outer: Block | None = block
+    while outer is not None:
+        yield outer
+        outer = outer.parent

@@ -1,0 +1,49 @@
+"""From what a user calls something to the nodes that are meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from graphscope.errors import InputError
+from graphscope.model import GraphData
+
+_LISTED = 8
+
+
+def nodes_called(data: GraphData, name: str) -> set[str]:
+    """Ids of the nodes that a name means: an id, a tensor, or a module with all that runs in it.
+
+    Raises:
+        InputError: if nothing has that name; the message tells the nearest ones.
+    """
+    if name in data.by_id:
+        return {name}
+    found = {node.id for node in data.nodes if name in node.names}
+    found = found or {node.id for node in data.nodes if is_within(node.module, name)}
+    if not found:
+        raise unknown("tensor, module or node", name, _known(data))
+    return found
+
+
+def is_within(module: str | None, path: str) -> bool:
+    """A module is the one of that path, or in it."""
+    return module is not None and (module == path or module.startswith(f"{path}.") or not path)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
+    """An error that names what there is instead."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(name, names, n=3) or [one for one in names if name and name in one][:3]
+    if near:
+        return InputError(f"There is no {what} {name!r} in the graph. Did you mean {' or '.join(map(repr, near))}?")
+    if not names:
+        return InputError(f"There is no {what} {name!r} in the graph, which has none with a name.")
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return InputError(f"There is no {what} {name!r} in the graph. It has {', '.join(names[:_LISTED])}{more}.")
+
+
+def _known(data: GraphData) -> Iterable[str]:
+    yield from (name for node in data.nodes for name in node.names if name)
+    yield from (module.path for module in data.modules if module.path)
+    yield from (node.module for node in data.nodes if node.module)
