@@ -52,7 +52,7 @@ TENSORS = st.builds(
 )
 LOCATIONS = st.builds(Location, file=NAMES, line=COUNTS, code=NAMES, function=TEXTS)
 MODULES = st.builds(Module, path=NAMES, type=NAMES, training=st.booleans(), parameters=COUNTS, trainable=COUNTS)
-VIEWS = st.builds(lambda hidden, notes: View(hidden, notes), COUNTS, MANY_NAMES)
+VIEWS = st.tuples(COUNTS, MANY_NAMES).map(lambda facts: View(*facts))
 
 
 @st.composite

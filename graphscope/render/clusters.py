@@ -30,26 +30,24 @@ def paths_of(data: GraphData) -> dict[str, Path]:
     Modules and grad modes need not be nested: a mode that holds in a part of a module, and beyond it, is drawn
     in pieces; one that holds in all of a module is drawn around it.
     """
-    frames = _frame_paths(data)
-    regions = _region_paths(data)
-    if not frames or not regions:
-        return {node.id: path for node in data.nodes if (path := frames.get(node.id) or regions.get(node.id, ()))}
+    frames, regions = _frame_paths(data), _region_paths(data)
     shared: dict[str, set[str]] = {}
-    for node in data.nodes:
+    """Ids of the regions that hold in all of a frame."""
+    for node in data.nodes if frames and regions else ():
         inside = {region.id for region in regions.get(node.id, ())}
         for frame in frames.get(node.id, ()):
             shared[frame.id] = shared[frame.id] & inside if frame.id in shared else inside
-    paths = {}
+    paths: dict[str, Path] = {}
     for node in data.nodes:
-        path: list[Around] = list(regions.get(node.id, ()))
+        around: list[Around] = list(regions.get(node.id, ()))
         place = 0
         for frame in frames.get(node.id, ()):
-            while place < len(path) and path[place].id in shared[frame.id]:
+            while place < len(around) and around[place].id in shared.get(frame.id, ()):
                 place += 1
-            path.insert(place, frame)
+            around.insert(place, frame)
             place += 1
-        if path:
-            paths[node.id] = tuple(path)
+        if around:
+            paths[node.id] = tuple(around)
     return paths
 
 
