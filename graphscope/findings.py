@@ -136,6 +136,24 @@ class Hazard(NamedTuple):
         }
 
 
+class Raised(NamedTuple):
+    """An exception of the program, as far as the program itself tells."""
+
+    type: str
+    text: str
+    places: tuple[Location, ...] = ()
+    """The program's own lines that were running, innermost first."""
+    in_backward: bool = False
+    """It was raised in torch's engine, below ``backward()`` or ``autograd.grad()``."""
+    module: str | None = None
+    """Type of the innermost module of torch whose code was running."""
+
+    @property
+    def location(self) -> Location | None:
+        """The program's line that raised."""
+        return self.places[0] if self.places else None
+
+
 class Failure(NamedTuple):
     """What the program raised, and what led to it."""
 

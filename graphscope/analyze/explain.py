@@ -13,27 +13,30 @@ from graphscope.analyze.causes import CAUSES, say
 from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards import find_hazards
 from graphscope.analyze.sight import Sight
-from graphscope.findings import Because, Cause, Explanation, Failure, Verdict, to_place
+from graphscope.findings import Because, Cause, Explanation, Verdict, to_place
 from graphscope.model import GraphData, Kind, Node, Role, TensorInfo
 
 _RECORD = "A recording would tell why: graphscope explain script.py, or graphscope.record(function)."
 
 
-def explain(data: GraphData, error: Failure | None = None) -> Explanation:
+def explain(data: GraphData, *, starts_backward: bool = False) -> Explanation:
     """Verdicts on all tensors in sight, and the hazards of the graph.
 
     Args:
         data: best everything that was recorded; of a pure walk only what is reached can be told.
-        error: what the program raised, if it did.
+        starts_backward: the roots are what a backward was started from, not just results.
     """
-    sight = Sight(data=data, flow=Flow(data=data))
+    return explain_sight(Sight(data=data, flow=Flow(data=data), starts_backward=starts_backward))
+
+
+def explain_sight(sight: Sight) -> Explanation:
+    """As ``explain``, of a graph that is already looked at."""
     verdicts = tuple(_verdicts(sight))
     return Explanation(
         roots=sight.root_names,
         tensors=verdicts,
         hazards=find_hazards(sight, verdicts),
-        error=error,
-        recorded=data.recorded,
+        recorded=sight.data.recorded,
     )
 
 

@@ -25,6 +25,8 @@ class Sight:
 
     data: GraphData
     flow: Flow
+    starts_backward: bool = False
+    """The roots are what a backward was started from."""
 
     @cached_property
     def evidence(self) -> dict[Clue, list[Evidence]]:

@@ -96,6 +96,20 @@ def graph_of_variables(places: Places, choice: Choice = _ANY, recorded: Recorded
     return _build(default_roots(candidates), names, recorded, others=_others(tracked))
 
 
+def graph_of_tensors(
+    tensors: Sequence[torch.Tensor], places: Places, choice: Choice = _ANY, recorded: Recorded | None = None
+) -> GraphData:
+    """The graph behind tensors in hand, and of those that variables hold beside; with a recording all that ran."""
+    names = _names_from(places, choice)
+    many = len(tensors) > 1
+    roots = [
+        to_root(names.best_name(tensor) or (f"output[{position}]" if many else "output"), tensor)
+        for position, tensor in enumerate(tensors)
+    ]
+    others = _others({known[0]: tensor for tensor, known in names.tracked()})
+    return _build(roots, names, recorded, others=others)
+
+
 def graph_of_value(
     value: object,
     name: str,

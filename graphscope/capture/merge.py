@@ -234,6 +234,8 @@ class _Merge:
                 note=unseen.kind.note,
             )
             self._edges[key] = []
+            if unseen.before is not None:
+                self._add_inner_result(key, unseen.before)
 
     def _is_noise(self, index: int, op: Op) -> bool:
         """An op that saves its own output detaches it first; ``nn.init`` only fills leaves."""
@@ -343,7 +345,21 @@ class _Merge:
             self._nodes[key] = self._walked.data.by_id[root]
             self._edges[key] = [self._torch_edge(edge, key) for edge in self._walked.data.incoming[root]]
 
+    def _settle_flags(self) -> None:
+        """Leaves that are gone require grad as when they were last read: some were frozen after they were met."""
+        flags = {
+            one.source.index: one.requires_grad
+            for op in self._log.ops
+            for one in op.inputs
+            if one.source.kind == "leaf"
+        }
+        for (kind, index), node in self._nodes.items():
+            if kind == "leaf" and index in flags and self._log.leaves[int(index)].tensor() is None:
+                (info,) = node.outputs
+                self._nodes[kind, index] = node._replace(outputs=(info._replace(requires_grad=flags[int(index)]),))
+
     def _finish(self) -> GraphData:
+        self._settle_flags()
         keys = list(self._nodes)
         position = {_label(key): place for place, key in enumerate(keys)}
         sources = [[position[edge.source] for edge in self._edges[key] if edge.source in position] for key in keys]

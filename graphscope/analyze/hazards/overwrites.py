@@ -77,7 +77,7 @@ def _freed(sight: Sight) -> Iterator[Hazard]:
     ]
     if not freed:
         return
-    backward = _freeing(sight, freed[-1])
+    backward = _freeing(sight, freed[0])
     after = -1 if backward is None else sight.flow.position[backward.nodes[0]]
     again = [
         node

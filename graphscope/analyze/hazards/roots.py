@@ -15,7 +15,7 @@ _LOSS_WORDS = ("loss", "objective", "cost", "criterion")
 
 def detect(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
     """A loss without history, made a leaf, complex; everything frozen; a checkpoint that cut."""
-    frozen = list(_everything_frozen(sight, verdicts))
+    frozen = list(_everything_frozen(sight))
     yield from frozen
     for name, node, root in zip(sight.root_names, sight.made, sight.data.roots, strict=True):
         info = sight.data.by_id[root].outputs[0]
@@ -30,7 +30,7 @@ def detect(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
 
 def _is_loss(sight: Sight, name: str, node: Node) -> bool:
     """Called one, or a backward was started from it."""
-    if any(word in name.lower() for word in _LOSS_WORDS):
+    if sight.starts_backward or any(word in name.lower() for word in _LOSS_WORDS):
         return True
     return any(node.id in one.nodes[1:] for one in sight.evidence[Clue.BACKWARD])
 
@@ -101,10 +101,10 @@ def _why(cause: Because | None) -> str:
     return f"Its history was lost at {to_place(cause.location)}: {words}." if words else ""
 
 
-def _everything_frozen(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
+def _everything_frozen(sight: Sight) -> Iterator[Hazard]:
     """All parameters are frozen and the loss is to be trained on."""
-    parameters = [row for row in verdicts if row.kind == "parameter"]
-    if not parameters or any(row.requires_grad for row in parameters):
+    parameters = [node for node in sight.data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
+    if not parameters or any(node.outputs[0].requires_grad for node in parameters):
         return
     untracked = [
         (name, node)
@@ -112,14 +112,15 @@ def _everything_frozen(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[
         if not sight.data.by_id[root].outputs[0].requires_grad and _is_loss(sight, name, node)
     ]
     if untracked:
-        place = next((row.location for row in parameters if row.location is not None), None)
+        frozen = (sight.frozen_at(node.outputs[0]) for node in parameters)
+        place = next((one for one in frozen if one is not None), None)
         yield make_hazard(
             "everything_frozen",
             place,
             count=len(parameters),
             where=None if place is None else to_place(place),
-            tensors=tuple(row.name for row in parameters),
-            nodes=tuple(row.node for row in parameters),
+            tensors=tuple(name for node in parameters for name in node.names[:1]),
+            nodes=tuple(node.id for node in parameters),
         )
 
 
