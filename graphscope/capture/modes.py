@@ -281,7 +281,7 @@ def _time_once(subject: Subject, mode: Mode, keeper: StateKeeper) -> float:
             return _clock(subject, mode)
     finally:
         keeper.restore()
-        keeper.forget_made()
+        keeper.forget_made(watched=False)
 
 
 def _clock(subject: Subject, mode: Mode) -> float:

@@ -71,7 +71,8 @@ class StateKeeper(TorchDispatchMode):
             self.add_module(module, name)
         for tensor in names.all_tensors():
             self._add_tensor(tensor)
-        self._known_roots = len(self.roots)
+        self._known = self._keys()
+        """What was there before the runs."""
 
     def add_module(self, module: nn.Module, name: str = "") -> bool:
         """Note a module with all its children; False if it is known already."""
@@ -186,23 +187,39 @@ class StateKeeper(TorchDispatchMode):
         for source in self._random:
             source.put_back()
 
-    def forget_made(self) -> None:
+    def forget_made(self, *, watched: bool = True) -> None:
         """Let go of what the run itself made, so that it does not live as long as the comparison.
 
         Modules that were met in the run and hold no tensor from before it go, too; the next run will meet them anew.
+
+        Args:
+            watched: the run was inside ``active``; of one that was not, whatever is new goes.
         """
-        for root in self.roots[self._known_roots :]:
-            tree = list(root.modules())
-            tensors = [tensor for module in tree for _, tensor in _tensors_of(module, "_parameters", "_buffers")]
-            if not tensors or any(map(self._was_made, tensors)):
-                for module in tree:
-                    self._modules.pop(id(module), None)
+        if watched:
+            self._forget_modules_made()
+            self._tensors = {key: found for key, found in self._tensors.items() if not self._was_made(found[0])}
+            self._kept = {key: kept for key, kept in self._kept.items() if key not in self._made}
+        else:
+            modules, tensors, storages = self._known
+            self._modules = {key: self._modules[key] for key in modules}
+            self._tensors = {key: self._tensors[key] for key in tensors}
+            self._kept = {key: self._kept[key] for key in storages}
         self.roots = [module for module in self.roots if id(module) in self._modules]
-        self._known_roots = len(self.roots)
-        self.buffers = {name: tensor for name, tensor in self.buffers.items() if not self._was_made(tensor)}
-        self._tensors = {key: found for key, found in self._tensors.items() if not self._was_made(found[0])}
-        self._kept = {key: kept for key, kept in self._kept.items() if key not in self._made}
+        self.buffers = {name: tensor for name, tensor in self.buffers.items() if id(tensor) in self._tensors}
         self._made.clear()
+        self._known = self._keys()
+
+    def _forget_modules_made(self) -> None:
+        known = self._known[0]
+        for module in [found[0] for key, found in self._modules.items() if key not in known]:
+            tensors = [tensor for _, tensor in _tensors_of(module, "_parameters", "_buffers")]
+            if not tensors or any(map(self._was_made, tensors)):
+                del self._modules[id(module)]
+            else:
+                self.roots.append(module)  # what it stood in may be gone
+
+    def _keys(self) -> tuple[list[int], list[int], list[int]]:
+        return list(self._modules), list(self._tensors), list(self._kept)
 
 
 def _tensors_of(module: nn.Module, *tables: str) -> list[tuple[str, torch.Tensor]]:

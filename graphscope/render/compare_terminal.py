@@ -217,8 +217,8 @@ def _region_notes(run: Run) -> Iterator[str]:
         if region.location is not None and counts[region.id]:
             words = MODE_WORDS.get(region.mode, visible(region.mode))
             place = visible(f"{region.location.file}:{region.location.line}")
-            code = f", {visible(region.location.code)}" if region.location.code else ""
-            yield f"{to_count_text(counts[region.id], 'operation')} inside {words} at {place}{code}"
+            code = f": {visible(region.location.code)}" if region.location.code else ""
+            yield f"{to_count_text(counts[region.id], 'operation')} under {words}, switched at {place}{code}"
 
 
 def _stripped(line: Line) -> Line:
