@@ -262,9 +262,9 @@ class Gradient(StrEnum):
     """What a gradient does in a folded box."""
 
     PASSES = "passes"
-    """It arrives, and goes on to what the box reads."""
+    """It arrives, and goes on to what came before."""
     ENTERS = "enters"
-    """It arrives, and ends inside: in the parameters there, or because nothing that the box reads needs it."""
+    """It arrives, and goes to parameters only."""
     DIES = "dies"
     """An edge inside cuts a gradient off, and none leaves the box."""
     NONE = "none"
@@ -350,6 +350,8 @@ class View(NamedTuple):
     frames: tuple[Frame, ...] = ()
     bundles: Mapping[Edge, Bundle] = MappingProxyType({})
     """Edges that stand for others."""
+    missing: Mapping[str, int] = MappingProxyType({})
+    """By the id of a drawn node: how many of its edges come from nodes that are left out."""
     whole: GraphData | None = None
     """The graph that this is a view of; ``None`` if this is it."""
 

@@ -44,6 +44,9 @@ def details_of(node: Node, data: GraphData, show: Collection[str] = ()) -> tuple
         lines = [*group_lines(node, data.view.groups[node.id])]
     else:
         lines = [tensor_words(tensor) for tensor in node.outputs[:1]]
+    missing = data.view.missing.get(node.id)
+    if missing:
+        lines.append(f"{to_count_text(missing, 'input')} not drawn")
     note = node_note(node)
     if note is not None:
         lines.append(note)

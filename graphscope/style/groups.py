@@ -10,7 +10,7 @@ from graphscope.units import to_amount_text, to_bytes_text, to_count_text
 
 GRADIENT_WORDS: dict[Gradient, str] = {
     Gradient.PASSES: "gradient passes through",
-    Gradient.ENTERS: "gradient ends here",
+    Gradient.ENTERS: "gradient ends in its parameters",
     Gradient.DIES: "gradient dies inside",
     Gradient.NONE: "no gradient arrives",
 }

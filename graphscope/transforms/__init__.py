@@ -6,6 +6,26 @@ Every function here takes a ``GraphData`` and returns another; none draws. What 
 
 from __future__ import annotations
 
+from graphscope.transforms.fold import fold, fold_auto, roll
 from graphscope.transforms.parts import behind, behind_names, behind_roots, related, restrict
+from graphscope.transforms.select import focus, hide, keep, path, truncate
+from graphscope.transforms.view import FLAT_LIMIT, ViewOptions, view
 
-__all__ = ["behind", "behind_names", "behind_roots", "related", "restrict"]
+__all__ = [
+    "FLAT_LIMIT",
+    "ViewOptions",
+    "behind",
+    "behind_names",
+    "behind_roots",
+    "focus",
+    "fold",
+    "fold_auto",
+    "hide",
+    "keep",
+    "path",
+    "related",
+    "restrict",
+    "roll",
+    "truncate",
+    "view",
+]

@@ -58,8 +58,8 @@ def fold_auto(data: GraphData, limit: int = AUTO_LIMIT, *, expand: Iterable[str]
     if len(data.nodes) <= limit and not wanted:
         return data
     folder = _Folder(data, wanted, roll=roll)
-    depth, partition = folder.deepest(limit)
-    return folder.draw(partition, f"folded at depth {depth}")
+    depth, plain = folder.deepest(limit)
+    return folder.draw(folder.divided(depth, plain), f"folded at depth {depth}")
 
 
 @collection_paused()
@@ -88,53 +88,54 @@ class _Folder:
         self._expanded = _expanded(blocks, expand)
         self._around = frozenset(outer for block in self._expanded for outer in _outwards(block))
 
-    def divided(self, depth: int, *, within: int | None = None, plain: Plain = Plain.OPS) -> Partition:
-        """Boxes down to a depth, and ``within`` levels of what is to be expanded."""
-        expanded = self._expanded
-        further = self.levels if within is None else within
-
-        def opens(block: Block) -> bool:
-            if block in self._around:
-                return True
-            while len(block.blocks) == 1 and (block.start, block.end) == (block.blocks[0].start, block.blocks[0].end):
-                block = block.blocks[0]  # a box in a frame of its own says nothing more
-            if block.level < depth:
-                return bool(block.blocks) or depth > self.levels or block.end - block.start > _SMALL
-            outer = next((one for one in _outwards(block) if one in expanded), None)
-            return outer is not None and block.level < outer.level + further
-
-        if expanded and within is None:
-            return self._with_room_inside(depth, plain)
-        return divide(
-            self._data, self._links, self._scopes, opens, repeats=self._repeats, apart=self._around, plain=plain
-        )
-
-    def _with_room_inside(self, depth: int, plain: Plain) -> Partition:
-        """What is expanded is drawn op by op, or as deep as it can without crowding the drawing."""
-        least = self.divided(depth, within=1, plain=plain)
-        for within in range(self.levels, 1, -1):
-            partition = self.divided(depth, within=within, plain=plain)
+    def divided(self, depth: int, plain: Plain = Plain.OPS) -> Partition:
+        """Boxes down to a depth; what is to be expanded op by op, or as deep as it can without crowding the rest."""
+        least = self._divided(depth, plain, within=1)
+        for within in range(self.levels, 1, -1) if self._expanded else ():
+            partition = self._divided(depth, plain, within=within)
             if len(partition.boxes) <= len(least.boxes) + AUTO_LIMIT // 2:
                 return partition
         return least
 
-    def deepest(self, limit: int) -> tuple[int, Partition]:
+    def _divided(self, depth: int, plain: Plain, *, within: int) -> Partition:
+        """Boxes down to a depth, and ``within`` levels of what is to be expanded."""
+        around = self._around if within else frozenset[Block]()
+
+        def opens(block: Block) -> bool:
+            if block in around:
+                return True
+            while len(block.blocks) == 1 and (block.start, block.end) == (block.blocks[0].start, block.blocks[0].end):
+                block = block.blocks[0]  # a box in a frame of its own says nothing more
+            is_large = bool(block.blocks) or block.end - block.start > _SMALL
+            if block.level < depth:
+                return is_large or depth > self.levels
+            outer = next((one for one in _outwards(block) if one in self._expanded), None)
+            if outer is None or block.level >= outer.level + within:
+                return False
+            return is_large or within == self.levels
+
+        return divide(self._data, self._links, self._scopes, opens, repeats=self._repeats, apart=around, plain=plain)
+
+    def deepest(self, limit: int) -> tuple[int, Plain]:
         """The largest depth that is easy to take in, or the first one that says enough within ``limit`` boxes."""
-        depth, best = 1, self.divided(1)
+        depth, count = 1, self._count(1)
         for further in range(2, self.levels + 2):
-            partition = self.divided(further)
-            if len(partition.boxes) > (limit if len(best.boxes) < _FEW else min(limit, _EASY)):
+            next_count = self._count(further)
+            if next_count > (limit if count < _FEW else min(limit, _EASY)):
                 break
-            depth, best = further, partition
+            depth, count = further, next_count
         else:
             further = depth
-        if len(best.boxes) > limit or (len(best.boxes) < _FEW and further > depth):
+        if count > limit or (count < _FEW and further > depth):
             for plain in (Plain.LINES, Plain.STRETCHES):
                 for at in range(further, depth - 1, -1):
-                    partition = self.divided(at, plain=plain)
-                    if len(best.boxes) != len(partition.boxes) <= limit:
-                        return at, partition
-        return depth, best
+                    if count != self._count(at, plain) <= limit:
+                        return at, plain
+        return depth, Plain.OPS
+
+    def _count(self, depth: int, plain: Plain = Plain.OPS) -> int:
+        """Boxes of a drawing in which nothing is expanded."""
+        return len(self._divided(depth, plain, within=0).boxes)
 
     def draw(self, partition: Partition, how: str) -> GraphData:
         """The view, with notes on how it came about."""

@@ -22,7 +22,7 @@ def nodes_called(data: GraphData, name: str) -> set[str]:
     found = {node.id for node in data.nodes if name in node.names}
     found = found or {node.id for node in data.nodes if is_within(node.module, name)}
     if not found:
-        raise unknown("tensor, module or node", name, _known(data))
+        raise unknown("tensor, module or node", name, known_names(data))
     return found
 
 
@@ -43,7 +43,8 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"There is no {what} {name!r} in the graph. It has {', '.join(names[:_LISTED])}{more}.")
 
 
-def _known(data: GraphData) -> Iterable[str]:
+def known_names(data: GraphData) -> Iterable[str]:
+    """Names of tensors, then paths of modules."""
     yield from (name for node in data.nodes for name in node.names if name)
     yield from (module.path for module in data.modules if module.path)
     yield from (node.module for node in data.nodes if node.module)

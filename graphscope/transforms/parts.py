@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable
 
-from graphscope.model import GraphData, Kind, Node, Role, View
+from graphscope.model import GraphData, Kind, Node, Role
+from graphscope.transforms.select import keep
 from graphscope.units import to_count_text
 
 _FEW = 12
@@ -51,18 +52,12 @@ def related(data: GraphData) -> GraphData:
     """A view of a recording without the computations that lead to no root, unless they are few."""
     if not data.recorded:
         return data
-    keep = behind(data, data.roots)
-    keep |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
-    hidden = len(data.nodes) - len(keep)
+    wanted = behind(data, data.roots)
+    wanted |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
+    hidden = len(data.nodes) - len(wanted)
     if hidden <= _FEW:
         return data
-    note = f"{to_count_text(hidden, 'node')} not drawn: they lead to no root"
-    return dataclasses.replace(
-        data,
-        nodes=tuple(node for node in data.nodes if node.id in keep),
-        edges=tuple(edge for edge in data.edges if edge.source in keep and edge.target in keep),
-        view=View(data.view.hidden + hidden, (*data.view.notes, note)),
-    )
+    return keep(data, wanted, f"{to_count_text(hidden, 'node')} not drawn: they lead to no root")
 
 
 def _brings_a_value(data: GraphData, writer: str) -> bool:

@@ -47,10 +47,9 @@ class _Crossing(NamedTuple):
 class _Traffic:
     """What goes into, out of and on inside a group."""
 
-    __slots__ = ("arrives", "cuts", "leaving", "passes_on")
+    __slots__ = ("cuts", "leaving", "passes_on")
 
     def __init__(self) -> None:
-        self.arrives = False
         self.passes_on = False
         self.cuts: Counter[Reason] = Counter()
         self.leaving: dict[TensorInfo, None] = {}
@@ -75,6 +74,7 @@ class _Quotient:
     def build(self) -> GraphData:
         data, boxes = self._data, self._boxes
         edges, bundles = self._edges()
+        self._note_left_out()
         order = sorted(range(len(boxes)), key=self._rank.__getitem__)
         groups = {self._ids[number]: self._group(number) for number in self._traffic}
         shown = {self._ids[number] for number in order}
@@ -88,10 +88,19 @@ class _Quotient:
         hidden = len(data.nodes) - sum(not box.is_group for box in boxes)
         view = View(
             data.view.hidden + hidden, data.view.notes, dict(sorted(groups.items(), key=lambda item: rank[item[0]])),
-            tuple(self._frames(order)), bundles, data.view.whole or data,
+            tuple(self._frames(order)), bundles, self._missing(), data.view.whole or data,
         )  # fmt: skip
         edges.sort(key=lambda edge: (rank[edge.target], edge.slot))
         return dataclasses.replace(data, nodes=tuple(nodes), edges=tuple(edges), evidence=(), view=view)
+
+    def _missing(self) -> dict[str, int]:
+        """What a part of a graph lacks, by what is drawn."""
+        missing: Counter[str] = Counter()
+        for identity, count in self._data.view.missing.items():
+            position = self._partition.links.index[identity]
+            if self._partition.drawn_as[position] == position:
+                missing[self._ids[self._partition.box_of[position]]] += count
+        return dict(missing)
 
     # ------------------------------------------------------------------------------------------ order and ids
 
@@ -173,12 +182,23 @@ class _Quotient:
         """What an edge says of the groups at its ends."""
         leaves, enters = self._traffic.get(from_box), self._traffic.get(to_box)
         if leaves is not None:
-            leaves.arrives = leaves.arrives or reached
             outputs = self._data.nodes[source].outputs
             if len(leaves.leaving) < _TENSORS_SHOWN and edge.output < len(outputs):
                 leaves.leaving[outputs[edge.output]._replace(names=(), version=None)] = None
-        if enters is not None:
-            enters.passes_on = enters.passes_on or reached
+        if enters is not None and reached:
+            enters.passes_on = enters.passes_on or not _is_parameter(self._data.nodes[source])
+
+    def _note_left_out(self) -> None:
+        """What groups pass on to nodes that this part of a graph leaves out."""
+        whole, index = self._data.view.whole, self._partition.links.index
+        if whole is None or not self._data.view.missing:
+            return
+        for edge in whole.edges:
+            if edge.gradient and edge.source not in index and edge.target in index:
+                target = index[edge.target]
+                group = self._traffic.get(self._partition.box_of[self._partition.drawn_as[target]])
+                if group is not None and self._data.nodes[target].reached:
+                    group.passes_on = group.passes_on or not _is_parameter(whole.by_id[edge.source])
 
     def _bundled(self, crossing: _Crossing, alike: list[Edge], slots: Counter[int]) -> Edge:
         edge = alike[0]
@@ -237,7 +257,7 @@ class _Quotient:
             trainable=sum(_elements(node) for node in parameters if node.outputs[0].requires_grad),
             frozen=sum(_elements(node) for node in parameters if not node.outputs[0].requires_grad),
             saved_bytes=sum(self._bytes.get(storage, 0) for storage in kept),
-            gradient=_gradient(traffic),
+            gradient=_gradient(traffic, arrives=any(node.reached for node in ops or nodes)),
             cuts=tuple(sorted(traffic.cuts.items())),
         )
 
@@ -282,12 +302,16 @@ def _with_writes(node: Node, shown: set[str]) -> Node:
     return node._replace(writes=tuple(written for written in node.writes if written in shown))
 
 
-def _gradient(traffic: _Traffic) -> Gradient:
-    if traffic.arrives and traffic.passes_on:
+def _gradient(traffic: _Traffic, *, arrives: bool) -> Gradient:
+    if arrives and traffic.passes_on:
         return Gradient.PASSES
     if traffic.cuts:
         return Gradient.DIES
-    return Gradient.ENTERS if traffic.arrives else Gradient.NONE
+    return Gradient.ENTERS if arrives else Gradient.NONE
+
+
+def _is_parameter(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role is Role.PARAMETER
 
 
 def _elements(node: Node) -> int:
