@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 
 from graphscope.capture import suspects, tensors
+from graphscope.capture.memory import extent_of
 from graphscope.capture.names import Names
-from graphscope.capture.oplog import Op, Source, StorageWrite, extent_of
+from graphscope.capture.oprecords import Op, Source, StorageWrite, signature_of
 from graphscope.capture.optimizers import find_optimizers
-from graphscope.capture.optypes import base_name
 from graphscope.capture.record import Recorder
-from graphscope.capture.regions import GRAD, Entry, current_mode, find_entry
+from graphscope.capture.regions import GRAD, Entry, current_mode
 from graphscope.capture.search import module_dictionary
 from graphscope.capture.singular import singular_nodes
 from graphscope.capture.source import Owner, owner_of, shown_file, to_location
@@ -190,13 +190,13 @@ def _backwards(links: Links) -> Iterator[Evidence]:
 def _overwrites(links: Links) -> Iterator[Evidence]:
     """Saved tensors whose memory was written after the op that saved them."""
     log, walked = links.recorder.log, links.walked
-    if not log.storage_writes:
+    if not log.memory.writes:
         return
     keys = {identity: key for key, identity in walked.storages.items()}
     times = _Times(log.ops, walked)
     for node in walked.data.nodes:
         for saved in node.saved:
-            writes = log.storage_writes.get(keys[saved.storage]) if saved.storage is not None else None
+            writes = log.memory.writes.get(keys[saved.storage]) if saved.storage is not None else None
             if not writes or saved.state is not State.LIVE:
                 continue
             index = links.claims.get(node.id)
@@ -241,7 +241,7 @@ class _Times:
     """When a backward node that no op claims was made, as a count of ops."""
 
     def __init__(self, ops: list[Op], walked: Walked) -> None:
-        self._stops = [(op.numbers.stop, index) for index, op in enumerate(ops) if op.numbers]
+        self._stops = [(op.number, index) for index, op in enumerate(ops) if op.number >= 0]
         self._numbers = {identity: number for number, identity in walked.numbers.items()}
 
     def of(self, identity: str) -> int | None:
@@ -258,7 +258,7 @@ def _grad_mode(links: Links) -> Iterator[Evidence]:
     recorder = links.recorder
     entry: Entry | None = recorder.left_on
     if entry is None and recorder.is_active and current_mode() not in {GRAD, recorder.grad_mode_before}:
-        entry = find_entry(sys._getframe(), current_mode(), recorder.files)
+        entry = recorder.find_entry(sys._getframe(), current_mode())
         if entry.entered in {"with", "decorator", "library"}:
             return
     if entry is not None:
@@ -275,14 +275,14 @@ def _layers(links: Links) -> Iterator[Evidence]:
         if op.training is None or op.raised or op.in_backward:
             continue
         inner, outer = op.training
-        name = base_name(op.func._schema.name).rstrip("_")
+        name = signature_of(op.func).name.rstrip("_")
         is_dropout = name in _DROPOUTS and (name != "bernoulli" or _is_functional_dropout(log.ops, index))
         key: tuple[Clue, str] | None = None
         if inner and op.mode != GRAD and (is_dropout or name in _NORMALIZATIONS):
             key = Clue.TRAINING, "dropout" if is_dropout else "batch_norm"
         elif inner is False and is_dropout:
             key = Clue.EVALUATING, "dropout"
-        elif outer is False and op.mode == GRAD and any(info.requires_grad for info in op.outputs):
+        elif outer is False and op.mode == GRAD and log.is_tracked(index):
             key = Clue.EVALUATING, "recorded"
         identity = links.id_of_op(index) if key is not None else None
         if key is not None and identity is not None:
@@ -296,7 +296,7 @@ def _layers(links: Links) -> Iterator[Evidence]:
 
 def _is_functional_dropout(ops: list[Op], index: int) -> bool:
     """A mask that is made, drawn and scaled at one line, as ``torch.dropout`` does; not the program's own sampling."""
-    names = [base_name(op.func._schema.name).rstrip("_") for op in ops[max(index - 1, 0) : index + 2]]
+    names = [signature_of(op.func).name.rstrip("_") for op in ops[max(index - 1, 0) : index + 2]]
     return names[0] in {"empty_like", "new_empty"} and names[-1] == "div"
 
 

@@ -2,157 +2,66 @@
 
 Tensors are followed by identity for as long as they live, through weak references: no activation lives a moment
 longer for being recorded. What torch sets only after an op has returned (``requires_grad``, ``is_leaf``) is read
-when the next op begins.
+when the next op begins. All this runs once per op, so it notes plain tuples and leaves the rest to ``merge.py``.
 """
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from graphscope.capture.optypes import NodeType, NodeTypes
-from graphscope.capture.regions import GRAD, Entry
-from graphscope.capture.source import Lines
+from graphscope.capture.memory import Memory
+from graphscope.capture.oprecords import (
+    IN_LIST,
+    INFERENCE_TENSOR,
+    IS_LEAF,
+    LEAF,
+    NEEDS_GRAD,
+    NODE,
+    OP,
+    RAISED,
+    UNTOLD,
+    VIEW,
+    Input,
+    Known,
+    Leaf,
+    Op,
+    Reassigned,
+    Signature,
+    Source,
+    Unseen,
+    signature_of,
+)
+from graphscope.capture.optypes import NodeTypes
+from graphscope.capture.switches import GRAD
 from graphscope.capture.tensors import (
     BASE,
     NOT_TOLD,
+    PLAIN,
     base_of,
-    device_of,
-    dtype_of,
-    grad_fn,
+    history_of,
     is_leaf,
     is_parameter,
     is_tensor,
     output_number,
     requires_grad,
-    storage_of,
+    storage_key,
     tensor_info,
-    version_of,
 )
 from graphscope.model import TensorInfo
 
-_FRESH = frozenset({"aten::lift_fresh", "aten::lift", "aten::lift_fresh_copy"})
-"""Ops that only hand a constant over to the program."""
+_new = tuple.__new__
+"""Makes a record from a tuple of all its fields in order, at a third of the cost of a call by field."""
 
+_PATIENCE = 16
+"""So many ops of another mode may come between an op and the flags of its result."""
 
-class Source(NamedTuple):
-    """Where a tensor came from: output ``output`` of something that the log knows."""
-
-    kind: str
-    """``op``, ``leaf`` or ``node`` (a backward node that was made unseen)."""
-    index: int
-    output: int = 0
-
-
-class Input(NamedTuple):
-    """One tensor argument."""
-
-    source: Source
-    requires_grad: bool
-    argument: str
-
-
-class Leaf(NamedTuple):
-    """A tensor that no recorded op made."""
-
-    tensor: weakref.ref[torch.Tensor]
-    info: TensorInfo
-    parameter: bool
-    constant: bool
-    """Made by a factory such as ``torch.zeros`` during the recording."""
-    lines: Lines
-    alias: Source | None
-    """What shares its memory, or the very tensor before it was made a leaf by ``requires_grad_()``."""
-
-
-class StorageWrite(NamedTuple):
-    """A write in place into some memory."""
-
-    op: int
-    """Place of the op that wrote."""
-    version: int | None
-    """Version counter of the tensor before it; ``None`` of inference tensors."""
-    extent: tuple[Any, ...]
-    """Which elements: offset, sizes, strides."""
-
-
-class Reassigned(NamedTuple):
-    """A leaf that was given other memory: ``parameter.data = …``."""
-
-    leaf: int
-    origin: Source
-    """What made the memory that it has now."""
-
-
-class Unseen(NamedTuple):
-    """A backward node that some tensor turned out to have though no recorded op made it."""
-
-    number: int
-    """Its ``_sequence_nr()``."""
-    kind: NodeType
-    info: TensorInfo
-    before: Source | None
-    """What the tensor was known as until then: the last op inside a custom Function's forward."""
-
-
-class Op:
-    """One op that ran. Mutable until the next one begins."""
-
-    __slots__ = (
-        "autocast",
-        "entry",
-        "func",
-        "in_backward",
-        "inputs",
-        "lines",
-        "mode",
-        "module",
-        "numbers",
-        "outputs",
-        "raised",
-        "training",
-        "writes",
-    )
-
-    def __init__(self, func: Any, mode: str, numbers: range) -> None:
-        self.func = func
-        self.inputs: tuple[Input, ...] = ()
-        self.mode = mode
-        self.numbers = numbers
-        """Sequence numbers of the backward nodes made since the op before; its own is probably the last."""
-        self.outputs: tuple[TensorInfo, ...] = ()
-        self.writes: tuple[Source, ...] = ()
-        self.entry: Entry | None = None
-        self.lines = Lines(None, None)
-        self.module = -1
-        self.autocast = False
-        self.in_backward = False
-        self.raised = False
-        self.training: tuple[bool | None, bool | None] | None = None
-        """The flag of the module that it ran in, and of the outermost one."""
-
-
-class Known(NamedTuple):
-    """A living tensor."""
-
-    tensor: weakref.ref[torch.Tensor]
-    source: Source
-    time: int
-    """Count of ops when it got this source."""
-    memory: int | None = None
-    """Address of its memory then."""
-
-
-class Signature(NamedTuple):
-    """What an op's schema says."""
-
-    names: tuple[str, ...]
-    written: frozenset[str]
-    fresh: bool
+_layout_of = BASE.layout.__get__
+_Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
+_reference = weakref.ref
 
 
 class OpLog:
@@ -160,109 +69,277 @@ class OpLog:
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
+        self.outputs: list[tuple[TensorInfo, ...]] = []
+        """What each op returned, then what it wrote without returning it; names, flags and version left out."""
+        self.flags: list[int | list[int]] = []
+        """Flags of each op's output, or a list of them, right after it returned."""
+        self.numbers: dict[int, list[int]] = {}
+        """Of ops with several outputs: which output of a backward node each is, -1 for none."""
+        self.writes: dict[int, tuple[Source, ...]] = {}
+        """What each op that writes in place wrote into, as it was before."""
         self.leaves: list[Leaf] = []
         self.unseen: list[Unseen] = []
         self.reassigned: list[Reassigned] = []
-        self.storage_writes: dict[int, list[StorageWrite]] = {}
-        """Writes in place by the storage they went to, in the order of the ops."""
+        self.memory = Memory()
         self._known: dict[int, Known] = {}
-        self._memory: dict[int, Known] = {}
         self._write_times: dict[int, int] = {}
-        self._arguments: list[tuple[str, torch.Tensor]] = []
-        """Of the op that is running: held by its caller too."""
-        self._unsettled: list[tuple[Source, weakref.ref[torch.Tensor]]] = []
-        self._unsettled_writes: list[tuple[Source, weakref.ref[torch.Tensor], Source]] = []
-        self._unsettled_leaves: list[int] = []
+        self._last: Known | None = None
+        """The only output of the op before, if it is new and plain; its flags are still to be read."""
+        self._last_outputs: list[Known] = []
+        """The outputs of the op before, if there are several, or they are not plain."""
+        self._last_written: list[tuple[Known, Source]] = []
+        """What the op before wrote in place, and what that was."""
+        self._new_leaves: list[int] = []
         """Results of factories: ``requires_grad=True`` is set only after the op has returned."""
-        self._infos: dict[tuple[Any, ...], TensorInfo] = {}
+        self._doubtful: list[tuple[Known, int]] = []
+        """Outputs that do not require grad, though their op probably made a backward node, and how often to look again:
+        where another mode runs ops of its own before torch is done with this one, the flag comes later."""
+        self._infos: dict[tuple[Any, ...], tuple[TensorInfo]] = {}
+        self.tracking = True
+        """The op that is about to run makes a backward node, as torch's counter tells."""
+        self.odd = False
+        """A tensor of some subclass has come: from then on everything is read past its ``__torch_function__``."""
 
-    def begin(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], mode: str, numbers: range) -> Op:
-        """Note an op and its inputs, before it runs."""
+    def begin(self, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any] | None) -> list[Input]:
+        """Where the tensor arguments of an op come from, before it runs."""
         self.settle()
-        signature = _signature(func)
-        self._arguments = [] if signature.fresh else list(_tensor_arguments(signature.names, args, kwargs))
-        op = Op(func, mode, numbers)
-        op.inputs = tuple(
-            [Input(self.source_of(tensor), requires_grad(tensor), name) for name, tensor in self._arguments]
-        )
-        return op
+        inputs: list[Input] = []
+        if signature.fresh:
+            return inputs
+        known_tensors = self._known
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind is _Tensor or kind is _Parameter:
+                tracked = value.requires_grad
+                known = known_tensors.get(id(value))
+                if known is not None and known.tracked is tracked and known.tensor() is value:
+                    inputs.append(_new(Input, (known.source, tracked, place)))
+                else:
+                    inputs.append(_new(Input, (self.source_of(value), tracked, place)))
+            elif kind not in _NEVER_TENSORS:
+                self._read_argument(value, place, inputs)
+        if kwargs:
+            for name, value in kwargs.items():
+                if type(value) not in _NEVER_TENSORS:
+                    self._read_argument(value, signature.places.get(name, len(signature.names)), inputs)
+        return inputs
 
-    def finish(self, op: Op, result: Any) -> None:
+    def _read_argument(self, value: Any, place: int, inputs: list[Input]) -> None:
+        """Add a tensor of any class, or the tensors in a list."""
+        if is_tensor(value):
+            if type(value) not in PLAIN:
+                self.odd = True
+            with torch._C.DisableTorchFunction():
+                inputs.append(Input(self.source_of(value), requires_grad(value), place))
+        elif isinstance(value, (list, tuple)):
+            for number, member in enumerate(value):
+                if is_tensor(member):
+                    self._read_argument(member, place | (number + 1) << IN_LIST, inputs)
+
+    def finish(
+        self, op: Op, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any] | None, result: Any
+    ) -> None:
         """Note what an op returned and wrote. A factory's result is a leaf, not the output of an op."""
-        arguments, self._arguments = self._arguments, []
-        written_names = _signature(op.func).written
-        returned = [result] if is_tensor(result) else list(_tensors_in(result))
-        if not op.inputs and not written_names:
-            for tensor in returned:
-                source = self._add_leaf(tensor, op.lines, constant=True, alias=self._neighbour(tensor))
-                self._unsettled_leaves.append(source.index)
-                self._remember(tensor, source)
+        if type(result) is _Tensor and op.inputs and not signature.writes:
+            index = len(self.ops)
+            self.ops.append(op)
+            try:
+                infos = self._infos[result.shape, result.dtype, result.device, result.layout]
+            except (KeyError, *NOT_TOLD):
+                infos = (self._info_of(result),)
+            self.outputs.append(infos)
+            self.flags.append(UNTOLD)
+            source = _new(Source, (OP, index, 0))
+            known = self._last = self._known[id(result)] = Known(result, source, index + 1)
+            self.memory.list_later(known)
+            self.memory.note_maker(result, source)
             return
+        returned = list(_tensors_in(result))
+        if op.inputs or signature.writes:
+            written = _written(signature, args, kwargs)
+            if signature.each and not returned and len(written) > 1:
+                for each, tensor in zip(_split(op, len(written)), written, strict=True):
+                    self._finish_several(each, [], [tensor])
+            else:
+                self._finish_several(op, returned, written)
+            return
+        for tensor in returned:
+            alias = self.memory.neighbour(tensor) if signature.fresh else None
+            source = self._remember(tensor, self._add_leaf(tensor, alias=alias, maker=op))
+            self._new_leaves.append(source.index)
+            self.memory.note_maker(tensor, source)
+
+    def _finish_several(self, op: Op, returned: list[torch.Tensor], written: list[torch.Tensor]) -> None:
+        """An op of several outputs, of an unusual one, or one that writes: into views also what they view."""
         index = len(self.ops)
         self.ops.append(op)
-        written: list[torch.Tensor] = []
-        if written_names:
-            written = [tensor for name, tensor in arguments if name.partition("[")[0] in written_names]
-            written += [base for tensor in written if (base := base_of(tensor)) is not None]
-            returned += [tensor for tensor in written if not any(tensor is other for other in returned)]
-        op.outputs = tuple([self._info_of(tensor, settled=False) for tensor in returned])
-        changed = {id(tensor) for tensor in written}
-        for tensor in written:
-            self._note_write(tensor, index)
+        written += [base for tensor in written if (base := base_of(tensor)) is not None]
+        changed = {id(tensor): self.source_of(tensor) for tensor in written}
+        returned += [tensor for tensor in written if not any(tensor is other for other in returned)]
+        self.outputs.append(tuple([self._info_of(tensor) for tensor in returned]))
+        self.flags.append([UNTOLD] * len(returned))
         for number, tensor in enumerate(returned):
-            place = Source("op", index, number)
-            reference = weakref.ref(tensor)
-            self._unsettled.append((place, reference))
+            known = Known(tensor, Source(OP, index, number), index + 1)
+            self._last_outputs.append(known)
             if id(tensor) in changed:
-                self._write_times[id(tensor)] = len(self.ops)
-                self._unsettled_writes.append((place, reference, self.source_of(tensor)))
+                self._write_times[id(tensor)] = index + 1
+                self.memory.note_write(tensor, index)
+                self._last_written.append((known, changed[id(tensor)]))
             else:
-                self._remember(tensor, place)
+                self._known[id(tensor)] = known
+                self.memory.list_later(known)
+                self.memory.note_maker(tensor, known.source)
+
+    def failed(self, op: Op) -> None:
+        """Note an op that raised an error."""
+        self.ops.append(op._replace(circumstances=op.circumstances | RAISED))
+        self.outputs.append(())
+        self.flags.append([])
 
     def settle(self) -> None:
         """Read what torch has set since the last op returned, and whether what was written in place is still a leaf."""
-        for (_, index, number), reference in self._unsettled:
-            tensor = reference()
+        known = self._last
+        if known is not None:
+            self._last = None
+            tensor = known.tensor()
             if tensor is not None:
-                op = self.ops[index]
-                info = self._info_of(tensor, settled=True)
-                if op.mode != GRAD and info.is_leaf is False:  # a custom Function has put its own history on it
-                    info = info._replace(requires_grad=False, is_leaf=True)
-                op.outputs = (*op.outputs[:number], info, *op.outputs[number + 1 :])
-        self._unsettled.clear()
-        for index in self._unsettled_leaves:
-            made = self.leaves[index].tensor()
-            if made is not None:
-                self.leaves[index] = self.leaves[index]._replace(info=self._info_of(made, settled=True))
-        self._unsettled_leaves.clear()
-        for place, reference, before in self._unsettled_writes:
-            op, tensor = self.ops[place.index], reference()
-            op.writes = (*op.writes, before)
-            if tensor is not None and not (before.kind == "leaf" and is_leaf(tensor)):
-                self._remember(tensor, place)
-        self._unsettled_writes.clear()
+                index = known.source.index
+                self.flags[index] = self._flags_of(tensor, known, self.ops[index])
+        if self._last_outputs:
+            self._settle_several()
+        if self._new_leaves:
+            self._settle_leaves()
+        if self._doubtful:
+            self._settle_doubtful()
+
+    def _settle_leaves(self) -> None:
+        for index in self._new_leaves:
+            tensor = self.leaves[index].tensor()
+            if tensor is not None:
+                self.leaves[index] = self.leaves[index]._replace(info=tensor_info(tensor, ())._replace(version=None))
+        self._new_leaves.clear()
+
+    def _settle_doubtful(self) -> None:
+        """Look again whether what was to require grad does by now; for a while only, and not once it was written."""
+        waiting = []
+        for known, patience in self._doubtful:
+            tensor = known.tensor()
+            if tensor is None or self._known.get(id(tensor)) is not known or BASE._is_view(tensor):
+                continue
+            if is_leaf(tensor) is requires_grad(tensor):
+                continue
+            _, index, output = known.source
+            if requires_grad(tensor):
+                flags = self.flags[index]
+                if isinstance(flags, int):
+                    self.flags[index] = flags & ~IS_LEAF | NEEDS_GRAD
+                else:
+                    flags[output] = flags[output] & ~IS_LEAF | NEEDS_GRAD
+                    self.numbers[index][output] = output_number(tensor)
+                known.tracked = True
+            elif patience:
+                waiting.append((known, patience - 1))
+        self._doubtful = waiting
+
+    def _is_doubtful(self, op: Op, index: int) -> bool:
+        """An op that does not say so, yet should have made a backward node, as torch's counter tells."""
+        if op.mode != GRAD or not _reads_tracked(op):
+            return False
+        for earlier in range(index - 1, -1, -1):
+            number = self.ops[earlier].number
+            if number >= 0:
+                return op.number > number
+        return True
+
+    def _settle_several(self) -> None:
+        written = {known.source for known, _ in self._last_written}
+        for known in self._last_outputs:
+            _, index, output = known.source
+            flags = self.flags[index]
+            numbers = self.numbers.setdefault(index, [-1] * len(self.outputs[index]))
+            tensor = known.tensor()
+            if tensor is not None and not isinstance(flags, int):
+                told = self._flags_of(tensor, known, self.ops[index], written=known.source in written)
+                flags[output] = told
+                numbers[output] = output_number(tensor) if told & NEEDS_GRAD and not told & IS_LEAF else -1
+        self._last_outputs.clear()
+        for known, before in self._last_written:
+            index = known.source.index
+            self.writes[index] = (*self.writes.get(index, ()), before)
+            tensor = known.tensor()
+            if tensor is not None and not (before.kind == LEAF and is_leaf(tensor)):
+                self._known[id(tensor)] = known
+                self.memory.list_later(known)
+        self._last_written.clear()
+
+    def _flags_of(self, tensor: torch.Tensor, known: Known, op: Op, *, written: bool = False) -> int:
+        """The flags of an op's output; where the program has changed them since, as they were.
+
+        No op returns a leaf that requires grad, except under ``no_grad`` a view of one, or what it was to write to:
+        ``requires_grad_()`` came after. And what requires grad though no input does, or gradients were off, got
+        its history from the custom Function that the op ran in.
+        """
+        tracked = requires_grad(tensor)
+        leaf, view = is_leaf(tensor), BASE._is_view(tensor)
+        flags = INFERENCE_TENSOR if BASE.is_inference(tensor) else 0
+        if view:
+            flags |= VIEW
+        if not tracked:
+            if self._is_doubtful(op, known.source.index):
+                self._doubtful.append((known, _PATIENCE))
+            elif not view:
+                known.tracked = False
+            return flags | IS_LEAF
+        if written:
+            if not view and not leaf and op.mode == GRAD:
+                known.tracked = True
+            return flags | NEEDS_GRAD | (IS_LEAF if leaf else 0)
+        if leaf:
+            base = base_of(tensor) if view else None
+            return flags | IS_LEAF | (NEEDS_GRAD if base is not None and requires_grad(base) else 0)
+        if op.mode != GRAD or not _reads_tracked(op):
+            return flags | IS_LEAF
+        if not view:
+            known.tracked = True
+        return flags | NEEDS_GRAD
 
     def source_of(self, tensor: torch.Tensor) -> Source:
-        """Where a tensor came from; one never met before becomes a leaf."""
+        """Where a tensor came from; one never met before becomes a leaf.
+
+        To ask a view whose base was written for its history makes that history anew, now: only where the op that
+        reads it has done so already, it is asked.
+        """
         known = self._known.get(id(tensor))
         if known is None or known.tensor() is not tensor:
             return self._meet(tensor)
         source = known.source
+        if source.kind == LEAF:
+            self.notice_other_memory(tensor)
+        base = base_of(tensor)
+        stale = base is not None and self._write_times.get(id(base), -1) > known.time
+        if base is not None and stale and not (self.tracking and requires_grad(tensor)):
+            return self.source_of(base)
         if not requires_grad(tensor):
-            return self._after_base_write(tensor, known) if BASE._is_view(tensor) else source
-        if source.kind == "leaf":
-            self.notice_other_memory(tensor, known)
-            return source if is_leaf(tensor) else self._meet_unseen(tensor, source)
+            return source
+        if source.kind == LEAF:
+            return source if (base is not None and not self.tracking) or is_leaf(tensor) else self._met(tensor, source)
         if is_leaf(tensor):  # requires_grad_() on the result of an untracked op
             return self._made_leaf(tensor, source)
-        stale = BASE._is_view(tensor) and self._write_times.get(id(base_of(tensor)), -1) > known.time
-        if stale or (source.kind == "op" and self._is_untracked(source)):
-            return self._meet_unseen(tensor, source)
+        if stale or (source.kind == OP and not self._needs_grad(source)):
+            return self._met(tensor, source)
         return source
 
-    def _is_untracked(self, source: Source) -> bool:
-        op = self.ops[source.index]
-        return op.mode != GRAD or op.outputs[source.output].requires_grad is False
+    def _needs_grad(self, source: Source) -> bool:
+        """An op's output requires grad as the op made it, by autograd; unknown counts as yes."""
+        _, index, output = source
+        flags = self.flags[index]
+        told = flags if isinstance(flags, int) else flags[output]
+        return self.ops[index].mode == GRAD and (told == UNTOLD or bool(told & NEEDS_GRAD))
+
+    def is_tracked(self, index: int) -> bool:
+        """Some output of an op is known to have required grad."""
+        flags = self.flags[index]
+        return any(one != UNTOLD and one & NEEDS_GRAD for one in ([flags] if isinstance(flags, int) else flags))
 
     def known_source(self, tensor: torch.Tensor) -> Source | None:
         """As ``source_of``, but ``None`` for a tensor that was never met."""
@@ -270,157 +347,137 @@ class OpLog:
         return self.source_of(tensor) if known is not None and known.tensor() is tensor else None
 
     def ends(self) -> list[torch.Tensor]:
-        """Living results of ops that no op has read."""
-        read = {
-            (one.source.index, one.source.output) for op in self.ops for one in op.inputs if one.source.kind == "op"
-        }
-        found = []
-        for known in self._known.values():
-            tensor = known.tensor()
-            if (
-                tensor is not None
-                and known.source.kind == "op"
-                and (known.source.index, known.source.output) not in read
-            ):
-                found.append(tensor)
-        return found
+        """Living results of ops that no op has read, in the order of the ops."""
+        read = {one.source for op in self.ops for one in op.inputs}
+        found = [
+            (known.source, tensor)
+            for known in self._known.values()
+            if known.source.kind == OP and known.source not in read and (tensor := known.tensor()) is not None
+        ]
+        found.sort(key=lambda one: one[0])
+        return [
+            tensor
+            for source, tensor in found
+            if not self.saves_output(source.index) and (is_leaf(tensor) or history_of(tensor) is not None)
+        ]
 
-    def notice_other_memory(self, tensor: torch.Tensor, known: Known | None = None) -> None:
+    def saves_output(self, index: int) -> bool:
+        """An op that saves its result for backward detaches it first, at the very instruction that called the op."""
+        op = self.ops[index]
+        if index == 0 or not op.inputs or signature_of(op.func).name != "detach":
+            return False
+        before = self.ops[index - 1]
+        source = op.inputs[0].source
+        return (
+            source.kind == OP
+            and source.index == index - 1
+            and op.line is before.line
+            and op.inner is before.inner
+            and signature_of(before.func).name != "detach"
+        )
+
+    def notice_other_memory(self, tensor: torch.Tensor) -> None:
         """Note a leaf whose memory is no longer that which it was met with, if an op is known that made it."""
-        known = known or self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor or known.source.kind != "leaf":
+        known = self._known.get(id(tensor))
+        if known is None or known.tensor() is not tensor or known.source.kind != LEAF:
             return
-        memory = _memory_key(tensor)
-        if memory == known.memory or memory is None:
+        memory = storage_key(tensor)
+        if memory is None or memory == known.memory:
             return
-        maker = self._memory.get(memory)
-        if maker is not None and maker.source.kind == "op":
-            self.reassigned.append(Reassigned(known.source.index, maker.source))
-        self._known[id(tensor)] = known._replace(memory=memory)
-
-    def _note_write(self, tensor: torch.Tensor, index: int) -> None:
-        storage = storage_of(tensor)
-        if storage is None:
-            return
-        writes = self.storage_writes.setdefault(storage._cdata, [])
-        if not writes or writes[-1].op != index:
-            version = None if BASE.is_inference(tensor) else version_of(tensor)
-            writes.append(StorageWrite(index, version, extent_of(tensor)))
-
-    def _after_base_write(self, tensor: torch.Tensor, known: Known) -> Source:
-        base = base_of(tensor)
-        if base is None or self._write_times.get(id(base), -1) <= known.time:
-            return known.source
-        return self.source_of(base)
+        known.memory = memory
+        maker = self.memory.maker(tensor)
+        if maker is not None and maker.kind == OP:
+            self.reassigned.append(Reassigned(known.source.index, maker))
 
     def _made_leaf(self, tensor: torch.Tensor, source: Source) -> Source:
-        if (
-            source.kind == "op"
-            and BASE._is_view(tensor)
-            and self.ops[source.index].outputs[source.output].requires_grad
-        ):
-            return source  # a view of a leaf made under no_grad says it is a leaf that requires grad
-        return self._remember(tensor, self._add_leaf(tensor, Lines(None, None), alias=source))
+        if source.kind == OP:
+            flags = self.flags[source.index]
+            told = flags if isinstance(flags, int) else flags[source.output]
+            if told != UNTOLD and told & NEEDS_GRAD and not torch.is_grad_enabled():
+                return source  # a view of a leaf made under no_grad; it is a leaf itself once gradients are on again
+        return self._remember(tensor, self._add_leaf(tensor, alias=source))
 
     def _meet(self, tensor: torch.Tensor) -> Source:
-        if requires_grad(tensor) and not is_leaf(tensor):
-            return self._meet_unseen(tensor, None)
-        return self._remember(tensor, self._add_leaf(tensor, self._origin(tensor), alias=self._neighbour(tensor)))
+        if requires_grad(tensor):
+            base = base_of(tensor)
+            if base is not None and not self.tracking:
+                return self.source_of(base)
+            if not is_leaf(tensor):
+                return self._met(tensor, None)
+        alias = self.memory.neighbour(tensor)
+        return self._remember(tensor, self._add_leaf(tensor, alias=alias, maker=self._maker_of(tensor, alias)))
 
-    def _origin(self, tensor: torch.Tensor) -> Lines:
-        """Where the memory of a tensor met for the first time was made, as in ``nn.Parameter(torch.empty(3))``."""
-        key = _memory_key(tensor)
-        known = self._memory.get(key) if key is not None else None
-        if known is None or known.source.kind != "leaf":
-            return Lines(None, None)
-        return self.leaves[known.source.index].lines
+    def _maker_of(self, tensor: torch.Tensor, alias: Source | None) -> Op | None:
+        """The factory behind the memory of a tensor, as in ``nn.Parameter(torch.empty(3))``."""
+        known = self.memory.maker(tensor) if alias is None else alias
+        return self.leaves[known.index].maker if known is not None and known.kind == LEAF else None
 
-    def _neighbour(self, tensor: torch.Tensor) -> Source | None:
-        """A living tensor that shares memory with one met for the first time: an alias made without autograd."""
-        key = _memory_key(tensor)
-        known = self._memory.get(key) if key is not None else None
-        return known.source if known is not None and known.tensor() is not None else None
-
-    def _meet_unseen(self, tensor: torch.Tensor, before: Source | None) -> Source:
-        node = grad_fn(tensor)
+    def _met(self, tensor: torch.Tensor, before: Source | None) -> Source:
+        """A tensor has a history that no recorded op gave it."""
+        node = history_of(tensor)
         if node is None:
-            return before or self._add_leaf(tensor, Lines(None, None))
-        info = self._info_of(tensor, settled=True)
+            return before or self._add_leaf(tensor)
+        info = tensor_info(tensor, ())._replace(version=None)
         self.unseen.append(Unseen(node._sequence_nr(), NodeTypes().look_up(node), info, before))
-        return self._remember(tensor, Source("node", len(self.unseen) - 1, output_number(tensor)))
+        return self._remember(tensor, Source(NODE, len(self.unseen) - 1, output_number(tensor)))
 
-    def _add_leaf(
-        self, tensor: torch.Tensor, lines: Lines, *, constant: bool = False, alias: Source | None = None
-    ) -> Source:
-        parameter = is_parameter(tensor)
-        info = self._info_of(tensor, settled=True)
-        self.leaves.append(Leaf(weakref.ref(tensor), info, parameter, constant, lines, alias))
-        return Source("leaf", len(self.leaves) - 1)
+    def _add_leaf(self, tensor: torch.Tensor, *, alias: Source | None = None, maker: Op | None = None) -> Source:
+        info = tensor_info(tensor, ())._replace(version=None)
+        self.leaves.append(Leaf(_reference(tensor), info, is_parameter(tensor), alias, maker))
+        return Source(LEAF, len(self.leaves) - 1)
 
     def _remember(self, tensor: torch.Tensor, source: Source) -> Source:
-        key = _memory_key(tensor)
-        known = Known(weakref.ref(tensor), source, len(self.ops), key)
-        self._known[id(tensor)] = known
-        if key is not None:
-            self._memory[key] = known
+        known = self._known[id(tensor)] = Known(tensor, source, len(self.ops))
+        if source.kind == LEAF:
+            known.memory = storage_key(tensor)
+        self.memory.list_later(known)
         return source
 
-    def _info_of(self, tensor: torch.Tensor, *, settled: bool) -> TensorInfo:
+    def _info_of(self, tensor: torch.Tensor) -> TensorInfo:
         """One record for equal facts, however many tensors have them."""
-        flags = (
-            (requires_grad(tensor), is_leaf(tensor), BASE.is_inference(tensor), BASE._is_view(tensor))
-            if settled
-            else ()
+        info = tensor_info(tensor, ())._replace(
+            version=None, requires_grad=None, is_leaf=None, is_inference=None, is_view=None
         )
         try:
-            key = (*BASE.size(tensor), dtype_of(tensor), device_of(tensor), type(tensor), *flags)
-            known = self._infos.get(key)
+            layout = _layout_of(tensor)
+            key: tuple[Any, ...] = (BASE.size(tensor), info.dtype, info.device, layout, type(tensor))
+            if type(tensor) is _Tensor:
+                key = (tensor.shape, tensor.dtype, tensor.device, layout)
+            return self._infos.setdefault(key, (info,))[0]
         except NOT_TOLD:  # no single shape, or one with symbols
-            return _plain_info(tensor, settled=settled)
-        if known is None:
-            known = self._infos[key] = _plain_info(tensor, settled=settled)
-        return known
+            return info
 
 
-def _plain_info(tensor: torch.Tensor, *, settled: bool) -> TensorInfo:
-    info = tensor_info(tensor, ())._replace(version=None)
-    return info if settled else info._replace(requires_grad=None, is_leaf=None, is_inference=None, is_view=None)
+_NEVER_TENSORS = frozenset(
+    {int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+"""Types of most other arguments."""
 
 
-def extent_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Which elements of its storage a dense tensor covers: offset, then size and stride of each dimension."""
-    dimensions = zip(BASE.size(tensor), BASE.stride(tensor), strict=True)
-    return (
-        BASE.storage_offset(tensor),
-        *sorted((pair for pair in dimensions if pair[0] != 1), key=lambda pair: -pair[1]),
-    )
+def _split(op: Op, count: int) -> Iterator[Op]:
+    """One op for each tensor that a ``_foreach_…_`` op writes: torch makes a backward node for each, in order."""
+    parts = [tuple(one for one in op.inputs if one.place >> IN_LIST in {0, number + 1}) for number in range(count)]
+    made = [any(one.requires_grad for one in part) for part in parts]
+    number = op.number - sum(made)
+    for part, makes in zip(parts, made, strict=True):
+        number += makes
+        yield op._replace(inputs=part, number=number if op.number >= 0 and makes else -1)
 
 
-def _memory_key(tensor: torch.Tensor) -> int | None:
-    """Address of the storage, which survives a round trip through numpy; not for tensors without memory."""
-    try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
-        return None
+def _reads_tracked(op: Op) -> bool:
+    for one in op.inputs:  # noqa: SIM110  any() takes three times as long
+        if one[1]:
+            return True
+    return False
 
 
-@functools.cache
-def _signature(func: Any) -> Signature:
-    arguments = func._schema.arguments
-    written = (a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
-    return Signature(tuple(a.name for a in arguments), frozenset(written), func._schema.name in _FRESH)
-
-
-def _tensor_arguments(
-    names: tuple[str, ...], args: Sequence[Any], kwargs: dict[str, Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, value in zip(names, args, strict=False):
-        if is_tensor(value):
-            yield name, value
-        elif isinstance(value, (list, tuple)):
-            yield from ((f"{name}[{place}]", member) for place, member in enumerate(value) if is_tensor(member))
-    if kwargs:
-        yield from _tensor_arguments(tuple(kwargs), tuple(kwargs.values()), {})
+def _written(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any] | None) -> list[torch.Tensor]:
+    """The arguments that an op writes in place."""
+    found: list[torch.Tensor] = []
+    for place in sorted(signature.writes):
+        value = args[place] if place < len(args) else (kwargs or {}).get(signature.names[place])
+        found += _tensors_in(value)
+    return found
 
 
 def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
@@ -428,4 +485,7 @@ def _tensors_in(result: Any) -> Iterator[torch.Tensor]:
         yield result
     elif isinstance(result, (list, tuple)):
         for member in result:
+            yield from _tensors_in(member)
+    elif isinstance(result, dict):
+        for member in result.values():
             yield from _tensors_in(member)

@@ -7,6 +7,7 @@ paths alone, and tell which module an op belongs to.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import weakref
@@ -20,16 +21,37 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphscope.capture.oplog import Op, OpLog, Source
-from graphscope.capture.regions import GRAD, Entry, current_mode, find_entry
+from graphscope.capture.interpreter import can_leave_alone, leave_to_interpreter
+from graphscope.capture.oplog import OpLog
+from graphscope.capture.oprecords import (
+    AUTOCAST,
+    DIRECT,
+    EVALUATING,
+    IN_BACKWARD,
+    OUTER,
+    TRAINING,
+    Op,
+    Run,
+    Signature,
+    Source,
+    known_signatures,
+    signature_of,
+)
+from graphscope.capture.regions import GRAD, INFERENCE, NO_GRAD, Entry, ModuleCall, Regions, current_mode
 from graphscope.capture.search import module_dictionary
-from graphscope.capture.source import Lines, Owner, current_lines, owner_of
-from graphscope.capture.subclasses import ALIAS, as_wanted
+from graphscope.capture.source import Codes, Line, Lines, Owner
+from graphscope.capture.subclasses import as_wanted
 from graphscope.capture.tensors import is_tensor
 from graphscope.tracebacks import forget_recorder
 
-_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
-_ONES_LIKE = torch.ops.aten.ones_like.default
+_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+_backward_task: Callable[[], int] = torch._C._current_graph_task_id
+_autocast_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+_inference_on, _grad_on = torch.is_inference_mode_enabled, torch.is_grad_enabled
+_signatures, _new_op, _frame_at = known_signatures, tuple.__new__, sys._getframe
+_USER, _RECORDER, _PLUMBING = Owner.USER, Owner.RECORDER, Owner.PLUMBING
+
 _MAKES_GRADIENTS: CodeType = torch.autograd._make_grads.__code__
 _BACKWARD_CALLS: dict[CodeType, str] = {
     torch.autograd.backward.__code__: "tensors",
@@ -37,11 +59,11 @@ _BACKWARD_CALLS: dict[CodeType, str] = {
 }
 """What ends in torch's engine, and the argument that says where a backward starts."""
 
-_backward_running: Callable[[], int] = torch._C._current_graph_task_id
 _WRAPPERS_DEEP = 6
 """Frames of torch's own between an op and who asked for it."""
 
-_autocast_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+_active: weakref.WeakSet[Recorder] = weakref.WeakSet()
+"""Recorders whose block is running."""
 
 
 class Backward(NamedTuple):
@@ -60,112 +82,198 @@ class Backward(NamedTuple):
 class Recorder(TorchDispatchMode):
     """Notes ops into an ``OpLog`` while it is active in its thread."""
 
+    supports_higher_order_operators = True
+    """Without this, torch raises an error for ``cond``, ``flex_attention`` and the like."""
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.log = OpLog()
         self.modules: list[tuple[str, weakref.ref[nn.Module]]] = []
         """Type and module by the order they were first entered."""
-        self.files: dict[str, None] = {}
-        """Source files of the user's that ran, in order."""
-        self.backward_ops = 0
-        """Ops of the engine, which are not the program's."""
-        self._module_numbers: dict[int, int] = {}
-        self._module_stack: list[int] = []
-        self._last_number = _next_number()
-        self._thread = threading.get_ident()
-        self._resting = False
         self.backwards: list[Backward] = []
         self.grad_mode_before = current_mode()
         self.left_on: Entry | None = None
         """What switched gradients off and was not undone when the recording ended."""
-        self.scopes: dict[CodeType, None] = {}
-        """Functions of the program that ran, as far as they made an op or a module was called below them."""
+        self.backward_ops = 0
+        """Ops of the engine, which are not the program's."""
+        self.puzzles: list[str] = []
+        """Errors of the recorder's own; each stands for an op that is missing."""
         self.is_active = False
-        self._training_stack: list[tuple[bool | None, bool | None]] = []
+        self._resting = False
         self._tasks: set[int] = set()
+        self._codes = Codes()
+        self._calls: list[ModuleCall] = []
+        self._module_numbers: dict[int, int] = {}
+        self._regions = Regions(self._codes, self._calls)
+        self._run: Run | None = None
+        self._last_number = _next_number()
+        self._thread = threading.get_ident()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Keep Dynamo away from the methods of subclasses, too."""
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        _leave_alone(cls)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Let Dynamo compile as ever; a mode without this makes compiled modules run eagerly for good."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare the wrappers by which torch keeps Dynamo away: they import the compiler, and hold an op's arguments."""
+        return not can_leave_alone
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Note one op and run it."""
-        keywords = kwargs or {}
         if self._resting:
-            return func(*args, **keywords)
-        task = _backward_running()
-        in_backward = task != -1
-        if in_backward and task not in self._tasks:
-            self._tasks.add(task)
-            self._note_backward(sys._getframe(1))
-        elif func is _ONES_LIKE and self._makes_gradients(sys._getframe(1)):
-            return func(*args, **keywords)
-        if in_backward and not torch.is_grad_enabled():
-            self.backward_ops += 1
-            return func(*args, **keywords)
-        op = self._note(func, args, keywords)
-        op.in_backward = in_backward
+            return func(*args, **kwargs) if kwargs else func(*args)
+        signature = _signatures.get(id(func)) or signature_of(func)
+        task = _backward_task()
+        if (
+            signature.query
+            or (task != -1 and self._is_engines(task))
+            or (signature.first_gradient and self._makes_gradients(_frame_at(1)))
+        ):
+            return func(*args, **kwargs) if kwargs else func(*args)
+        quiet = types or self.log.odd or _function_modes()
         try:
-            result = func(*args, **keywords)
-        except BaseException:
-            op.raised = True
-            self.log.ops.append(op)
+            if quiet:
+                with torch._C.DisableTorchFunction():
+                    op = self._note(signature, args, kwargs, _frame_at(1), in_backward=task != -1)
+            else:
+                op = self._note(signature, args, kwargs, _frame_at(1), in_backward=task != -1)
+        except Exception as error:  # noqa: BLE001  whatever it is, the program has nothing to do with it
+            self._puzzled(signature, error)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except BaseException as error:
+            self.log.failed(op)
+            _forget_arguments(error)
             raise
-        if func is ALIAS:
-            result = as_wanted(result, sys._getframe(1))
-        self.log.finish(op, result)
+        try:
+            if signature.makes:
+                result = as_wanted(result, _frame_at(1), self._codes)
+            if quiet:
+                with torch._C.DisableTorchFunction():
+                    self.log.finish(op, signature, args, kwargs, result)
+            else:
+                self.log.finish(op, signature, args, kwargs, result)
+        except Exception as error:  # noqa: BLE001  as above
+            self._puzzled(signature, error)
         return result
 
-    def _note(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Op:
-        mode = current_mode()
-        number = _next_number()
-        numbers = range(self._last_number, number) if mode == GRAD else range(0)
-        self._last_number = number
-        op = self.log.begin(func, args, keywords, mode, numbers)
-        frame = sys._getframe(2)
-        op.lines = current_lines(frame)
-        if op.lines.user is not None:
-            self.files[op.lines.user.code.co_filename] = None
-            self.scopes[op.lines.user.code] = None
-        if mode != GRAD:
-            op.entry = self._entry(frame, mode)
-        if self._module_stack:
-            op.module = self._module_stack[-1]
-            op.training = self._training_stack[-1]
-        op.autocast = _autocast_on()
+    def _note(
+        self,
+        signature: Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any] | None,
+        frame: FrameType,
+        *,
+        in_backward: bool,
+    ) -> Op:
+        """Everything about an op that is known before it runs."""
+        log, run = self.log, None
+        number = _next_number()  # first: to look at a view whose base was written makes it a new node
+        mode = INFERENCE if _inference_on() else GRAD if _grad_on() else NO_GRAD
+        log.tracking = False
+        if mode is GRAD:
+            self._run = None
+            if in_backward and threading.get_ident() != self._thread:
+                number = -1  # a device's own thread counts its nodes by itself
+            else:
+                log.tracking = number > self._last_number
+                self._last_number = number
+        else:
+            number = -1
+            run = self._run_under(frame, mode)
+        inputs = log.begin(signature, args, kwargs)
+        line, inner, circumstances = self._where(frame)
+        if _autocast_on():
+            circumstances |= AUTOCAST
+        if in_backward:
+            circumstances |= IN_BACKWARD
+        module = -1
+        if self._calls:
+            module = self._calls[-1].number
+            circumstances |= self._calls[-1].training
+        op: Op = _new_op(Op, (signature.func, mode, number, tuple(inputs), line, inner, run, module, circumstances))
         return op
 
-    def _entry(self, frame: Any, mode: str) -> Entry:
-        return find_entry(frame, mode, self.files)
+    def _where(self, frame: FrameType | None) -> tuple[Line | None, Line | None, int]:
+        """The user's line at or above ``frame``, the innermost line of anybody but the plumbing, and ``DIRECT``."""
+        codes = self._codes
+        inner: Line | None = None
+        direct = DIRECT
+        while frame is not None:
+            code = frame.f_code
+            known = codes.get(id(code)) or codes.of(code)
+            owner = known.owner
+            if owner is _USER:
+                here = known.lines.get(frame.f_lasti) or known.line_of(frame)
+                return here, inner or here, direct
+            if owner is not _RECORDER:
+                direct = 0
+                if owner is not _PLUMBING:
+                    inner = inner or known.line_of(frame)
+                elif known.calls_module and self._calls and self._calls[-1].frame == id(frame):
+                    line, outer = self._outside(len(self._calls) - 1, frame)
+                    return line, inner or outer, 0
+            frame = frame.f_back
+        return None, inner, 0
 
-    def enter_module(self, module: nn.Module) -> None:
-        """A module's forward begins."""
-        if threading.get_ident() == self._thread:
-            number = self._module_numbers.get(id(module))
-            if number is None or self.modules[number][1]() is not module:
-                number = self._module_numbers[id(module)] = len(self.modules)
-                self.modules.append((type(module).__name__, weakref.ref(module)))
-            self._module_stack.append(number)
-            flag = module_dictionary(module).get("training")
-            self._training_stack.append((flag, self._training_stack[0][0] if self._training_stack else flag))
-            if len(self._module_stack) == 1:
-                self._note_scopes(sys._getframe(1))
+    def _outside(self, level: int, frame: FrameType) -> tuple[Line | None, Line | None]:
+        """The lines outside of a running module: the same for every op in it."""
+        call = self._calls[level]
+        if call.lines is None:
+            calls = self._calls[level:]
+            del self._calls[level:]
+            try:
+                line, inner, _ = self._where(frame.f_back)
+            finally:
+                self._calls += calls
+            call.lines = (line, inner)
+        return call.lines
 
-    def leave_module(self) -> None:
-        """A module's forward ends."""
-        if threading.get_ident() == self._thread and self._module_stack:
-            self._module_stack.pop()
-            self._training_stack.pop()
+    def _run_under(self, frame: FrameType, mode: str) -> Run:
+        """The run of ops that this op belongs to; coming back to a line later begins a new one."""
+        entry = self._regions.find(frame, mode)
+        run = self._run
+        if run is None or run.entry is not entry:
+            run = self._run = Run(entry, self._regions.outside(frame, entry))
+        return run
+
+    @property
+    def files(self) -> list[str]:
+        """Source files of the user's that ran, in order."""
+        return list(self._codes.files)
+
+    @property
+    def scopes(self) -> dict[CodeType, None]:
+        """Functions of the program that ran, as far as they made an op or a module was called below them."""
+        return {known.code: None for known in self._codes.values() if known.owner is Owner.USER}
+
+    def find_entry(self, frame: FrameType | None, mode: str) -> Entry:
+        """What switched to a grad mode that is not ``grad``, seen from ``frame``."""
+        return self._regions.find(frame, mode)
 
     def _note_scopes(self, frame: FrameType | None) -> None:
-        """Note the program's functions that stand on the stack, as far as they are not known."""
         while frame is not None:
-            if owner_of(frame.f_code.co_filename) is Owner.USER:
-                self.scopes[frame.f_code] = None
+            self._codes.of(frame.f_code)
             frame = frame.f_back
+
+    def _is_engines(self, task: int) -> bool:
+        """An op of torch's engine, not of the program: no gradient is tracked."""
+        if task not in self._tasks:
+            self._tasks.add(task)
+            self._note_backward(_frame_at(2))
+        if _grad_on():
+            return False
+        self.backward_ops += 1
+        return True
 
     def _makes_gradients(self, frame: FrameType | None) -> bool:
         """torch makes the first gradient of a backward, in the thread that asked for it."""
@@ -194,7 +302,8 @@ class Recorder(TorchDispatchMode):
             roots = tuple(self.log.source_of(tensor) for tensor in started if is_tensor(tensor))
         creates = bool(arguments.get("create_graph"))
         retains = creates if arguments.get("retain_graph") is None else bool(arguments["retain_graph"])
-        noted = Backward(len(self.log.ops), current_lines(frame.f_back), roots, retains, creates)
+        line, inner, direct = self._where(frame.f_back)
+        noted = Backward(len(self.log.ops), Lines(line, inner, bool(direct)), roots, retains, creates)
         if not self.backwards or noted != self.backwards[-1]:
             self.backwards.append(noted)
 
@@ -202,13 +311,37 @@ class Recorder(TorchDispatchMode):
         """Note nothing from here on; what was noted stays."""
         self._resting = True
 
+    def _puzzled(self, signature: Signature, error: Exception) -> None:
+        self.puzzles.append(f"{signature.name}: {type(error).__name__}")
+
+    def enter_module(self, module: nn.Module, frame: FrameType) -> None:
+        """A module's forward begins, called by ``frame``."""
+        if threading.get_ident() == self._thread and not self._resting:
+            number = self._module_numbers.get(id(module))
+            if number is None or self.modules[number][1]() is not module:
+                number = self._module_numbers[id(module)] = len(self.modules)
+                self.modules.append((type(module).__name__, weakref.ref(module)))
+            training = module_dictionary(module).get("training")
+            flag = 0 if training is None else TRAINING if training else EVALUATING
+            if self._calls:
+                flag |= self._calls[0].training & (TRAINING | EVALUATING) << OUTER
+            else:
+                flag |= flag << OUTER
+                self._note_scopes(frame)
+            self._calls.append(ModuleCall(number, id(frame), flag))
+
+    def leave_module(self) -> None:
+        """A module's forward ends."""
+        if threading.get_ident() == self._thread and self._calls:
+            self._calls.pop()
+
     @contextmanager
     def active(self) -> Iterator[None]:
         """Record the block; everything is undone afterwards, an exception included."""
 
         def before(module: nn.Module, _: object) -> None:
             if not torch.compiler.is_compiling():  # Dynamo reads hooks too, and must find nothing to do in them
-                self.enter_module(module)
+                self.enter_module(module, sys._getframe(1))
 
         def after(_: nn.Module, __: object, ___: object) -> None:
             if not torch.compiler.is_compiling():
@@ -216,6 +349,7 @@ class Recorder(TorchDispatchMode):
 
         entering = module_hooks.register_module_forward_pre_hook(before)
         leaving = module_hooks.register_module_forward_hook(after, always_call=True)
+        _active.add(self)
         self.is_active = True
         try:
             with self:
@@ -224,14 +358,43 @@ class Recorder(TorchDispatchMode):
             forget_recorder(error)
             raise
         finally:
-            self.is_active = False
-            self.left_on = self._left_on(sys._getframe(1))
             entering.remove()
             leaving.remove()
+            _active.discard(self)
+            self.is_active = False
+            self._calls.clear()
+            self.left_on = self._left_on(sys._getframe(1))
             self.log.settle()
+            self.log.tracking = True
 
     def _left_on(self, frame: FrameType | None) -> Entry | None:
         mode = current_mode()
-        if mode in {GRAD, self.grad_mode_before}:
-            return None
-        return find_entry(frame, mode, self.files)
+        return None if mode in {GRAD, self.grad_mode_before} else self.find_entry(frame, mode)
+
+
+def _forget_arguments(error: BaseException) -> None:
+    """Let the traceback of an op's error hold no tensor: without a recorder it ends at the program's own line."""
+    deepest = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    if deepest is not None and deepest.tb_next is None and deepest.tb_frame.f_code is _op_call:
+        error.__traceback__.tb_next = None  # type: ignore[union-attr]
+
+
+_op_call = torch._ops.OpOverload.__call__.__code__
+
+
+def _leave_alone(cls: type) -> None:
+    for name, value in vars(cls).items():
+        code = getattr(value, "__code__", None)
+        if code is not None and name != "__init_subclass__":
+            leave_to_interpreter(code)
+
+
+def _sleep_in_child() -> None:
+    """A forked child, a worker of a ``DataLoader`` say, has a copy of the recorder that nobody will read."""
+    for recorder in _active:
+        recorder.rest()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_sleep_in_child)
+_leave_alone(Recorder)

@@ -2,37 +2,49 @@
 
 torch tells the mode; it does not tell who set it, and nothing of torch is patched to find out. But the code
 that set it is nearly always still running: it stands on the stack as a ``with`` block, as the wrapper of
-a decorator, or as a library function known to do so. What is left is a statement that was never undone.
+a decorator, as a library function known to do so, or as a statement that the same list of statements has passed. That
+is certain. Else there may be one single place in the program that could have done it; if there are several,
+the line is unknown.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import linecache
+import dis
+import sys
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 import torch
 
-from graphscope.capture.source import Line, Owner, current_lines, owner_of
+from graphscope.capture.source import Code, Codes, Line, Owner, owner_of
+from graphscope.capture.switches import (
+    GRAD,
+    INFERENCE,
+    NO_GRAD,
+    SWITCH_WORDS,
+    Position,
+    Switch,
+    Switches,
+    scope_of,
+    switches_in,
+)
 
-GRAD = "grad"
-NO_GRAD = "no_grad"
-INFERENCE = "inference_mode"
+__all__ = ["CHECKPOINT", "CUSTOM", "GRAD", "INFERENCE", "NO_GRAD", "Entry", "Regions", "current_mode"]
+
 CUSTOM = "custom_function"
 CHECKPOINT = "checkpoint"
 
-_SWITCHES = {
-    "no_grad": NO_GRAD,
-    "set_grad_enabled": NO_GRAD,
-    "_set_grad_enabled": NO_GRAD,
-    "inference_mode": INFERENCE,
-    "_InferenceMode": INFERENCE,
-}
-_SETTERS = frozenset({"set_grad_enabled", "_set_grad_enabled"})
-"""Calls that take effect as they stand; the others only as a block or decorator."""
+_custom_function_apply: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+
+_WITH_OPS = frozenset(
+    dis.opmap[name] for name in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL", "SETUP_WITH") if name in dis.opmap
+)
+"""Instructions that every ``with`` statement has."""
+
+_WRAPPERS = frozenset({"decorate_context", "generator_context"})
+"""What ``torch.utils._contextlib`` puts around a decorated function."""
+
 
 _COMPARED = {
     "call_in_no_grad": NO_GRAD,
@@ -40,29 +52,6 @@ _COMPARED = {
     "call_in_inference_mode": INFERENCE,
 }
 """Functions of ``modes.py`` that run a whole computation in a mode."""
-
-_OTHER_BLOCKS = frozenset(
-    [
-        "FakeTensorMode",
-        "Lock",
-        "Pool",
-        "StringIO",
-        "autocast",
-        "catch_warnings",
-        "device",
-        "enable_grad",
-        "open",
-        "profile",
-        "record_function",
-        "recording",
-        "save_on_cpu",
-        "saved_tensors_hooks",
-        "sdpa_kernel",
-        "suppress",
-        "tqdm",
-    ]
-)
-"""Common blocks that never switch gradients off, so that they are not suspected of it."""
 
 
 class Entry(NamedTuple):
@@ -78,39 +67,41 @@ class Entry(NamedTuple):
     """The call as it is written: ``no_grad``, ``set_grad_enabled(False)``."""
 
 
-class Block(NamedTuple):
-    """A ``with`` statement that may switch the mode, read from source."""
+class Suspect(NamedTuple):
+    """A place that may have switched the mode."""
 
-    first: int
-    last: int
-    line: int
-    scope: int
-    """First line of the function that it stands in, decorators included; 0 for the module."""
-    switch: str | None
-    """What it says it switches to; ``None`` if the text does not tell (``with context:``)."""
-    word: str
-    yields: bool
+    entry: Entry
+    name: str
+    likely: bool
 
 
-class Statement(NamedTuple):
-    """A bare call that switches the mode and leaves it so."""
+class Finding(NamedTuple):
+    """What one place on the stack says about a mode."""
 
-    line: int
-    scope: int
-    switch: str
-    word: str
-
-
-class Switches(NamedTuple):
-    """All that a source file says about grad modes."""
-
-    blocks: tuple[Block, ...]
-    decorators: dict[int, tuple[int, str, str]]
-    """By first line of the function: line, mode and text of the decorator."""
-    statements: tuple[Statement, ...]
+    entry: Entry | None = None
+    """It certainly switched to the mode."""
+    suspects: tuple[Suspect, ...] = ()
+    back_on: bool = False
+    """It certainly switched back to grad, so that no frame outside of it is to blame."""
 
 
-_custom_function_apply: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_NOTHING = Finding()
+
+
+class ModuleCall:
+    """A module's forward that is running. What lies outside of it stays as it is until it ends."""
+
+    __slots__ = ("findings", "frame", "lines", "number", "training")
+
+    def __init__(self, number: int, frame: int, training: int) -> None:
+        self.number = number
+        self.training = training
+        """Its flag, as one of an op's circumstances."""
+        self.frame = frame
+        """``id`` of the frame that called ``forward``: alive for as long as this is kept."""
+        self.lines: tuple[Line | None, Line | None] | None = None
+        """The user's line outside, and the innermost one."""
+        self.findings: dict[str, Finding] = {}
 
 
 def current_mode() -> str:
@@ -120,208 +111,319 @@ def current_mode() -> str:
     return GRAD if torch.is_grad_enabled() else NO_GRAD
 
 
-def find_entry(frame: FrameType | None, mode: str, files_seen: Iterable[str] = ()) -> Entry:
-    """Who switched to ``mode``, looked for from ``frame`` outwards.
+class Regions:
+    """Finds who switched the mode, and remembers what it learnt of each instruction and of each running module."""
 
-    Args:
-        frame: the frame that called the op.
-        mode: what ``current_mode`` said; not ``grad``.
-        files_seen: source files of the program, searched for a statement if no block is in force.
-    """
-    possible: Entry | None = None
-    inner: FrameType | None = None
-    outermost: list[FrameType] = []
-    while frame is not None and not _is_command_line(frame):
-        found = _entry_at(frame.f_code, frame.f_lineno or 0, mode)
-        if found is None and inner is not None and _is_decorator_wrapper(frame.f_code):
-            found = _decorator_of(inner.f_code, mode)
-        if found is not None:
-            if found.entered != "unknown":
-                return found if found.line is not None else found._replace(line=_user_line(frame))
-            possible = possible or found
-        outermost.append(frame)
-        inner, frame = frame, frame.f_back
-    if possible is not None:
-        return possible._replace(entered="with")
-    return _left_on(outermost, mode, files_seen)
+    def __init__(self, codes: Codes, calls: list[ModuleCall]) -> None:
+        """Share the tables of a recorder: its code objects, and the modules that are running."""
+        self._codes = codes
+        self._calls = calls
+        self._solved: dict[tuple[str | int, ...], Entry] = {}
+        self._library_calls: dict[int, dict[tuple[str, int], Entry]] = {}
+        """By ``id`` of the code that calls, then by what it calls and the line."""
+        self._decorated: dict[tuple[str, int, int], Finding] = {}
+        """By mode, ``id`` of the decorated function's code, and number of wrappers between."""
+
+    def find(self, frame: FrameType | None, mode: str) -> Entry:
+        """Who switched to ``mode``, looked for from ``frame`` outwards."""
+        found = self._search(frame, mode, len(self._calls) - 1)
+        return found.entry or self._solve(mode, found.suspects)
+
+    def outside(self, frame: FrameType | None, entry: Entry) -> tuple[Entry, ...]:
+        """Further switches in force around ``entry``, innermost first."""
+        found: list[Entry] = []
+        passed = False
+        mode = entry.mode if entry.mode in {NO_GRAD, INFERENCE} else NO_GRAD
+        for one in self._findings(frame, mode):
+            if one.back_on and one.entry is None:
+                break
+            if one.entry is not None:
+                passed = passed or one.entry == entry
+                if passed and one.entry != entry and one.entry not in found:
+                    found.append(one.entry)
+        return tuple(found)
+
+    def _findings(self, frame: FrameType | None, mode: str) -> Iterator[Finding]:
+        inner: list[CodeType] = []
+        while frame is not None:
+            known = self._codes.of(frame.f_code)
+            finding = self._look(known, frame, mode, inner)
+            if finding.entry is not None and finding.entry.line is None and finding.entry.entered == "library":
+                finding = finding._replace(entry=self._called_from(finding.entry, frame))
+            yield finding
+            inner.append(frame.f_code)
+            frame = frame.f_back
+
+    def _search(self, frame: FrameType | None, mode: str, level: int) -> Finding:
+        """The first certain switch from ``frame`` outwards, else all suspects; the hot loop of this module."""
+        codes = self._codes
+        call = self._calls[level] if level >= 0 else None
+        inner: list[CodeType] = []
+        suspects: tuple[Suspect, ...] = ()
+        while frame is not None:
+            code = frame.f_code
+            known = codes.get(id(code)) or codes.of(code)
+            if call is not None and known.calls_module and id(frame) == call.frame:
+                outside = call.findings.get(mode)
+                if outside is None:
+                    outside = call.findings[mode] = self._search(frame.f_back, mode, level - 1)
+                return outside._replace(suspects=suspects + outside.suspects) if suspects else outside
+            table = known.findings.get(mode, _UNREAD)
+            if table is not None:
+                finding = table.get(frame.f_lasti)
+                if finding is None:
+                    finding = self._look(known, frame, mode, inner)
+                if finding is not _NOTHING:
+                    suspects += finding.suspects
+                    if finding.entry is not None:
+                        entry = finding.entry
+                        if entry.line is None and entry.entered == "library":
+                            entry = self._called_from(entry, frame)
+                        return Finding(entry, suspects)
+                    if finding.back_on:
+                        return Finding(None, suspects, back_on=True)
+            inner.append(code)
+            frame = frame.f_back
+        return Finding(None, suspects)
+
+    def _called_from(self, entry: Entry, frame: FrameType | None) -> Entry:
+        """The program's line that called what switches by itself: ``optimizer.step()``, ``Function.apply(x)``."""
+        while frame is not None:
+            known = self._codes.of(frame.f_code)
+            if known.owner is Owner.USER:
+                line = known.line_of(frame)
+                calls = self._library_calls.setdefault(id(known.code), {})
+                key = (entry.word, line.number)
+                if key not in calls:
+                    calls[key] = entry._replace(line=Line(line.code, line.number))
+                return calls[key]
+            frame = frame.f_back
+        return entry
+
+    def _look(self, known: Code, frame: FrameType, mode: str, inner: list[CodeType]) -> Finding:
+        """What a frame says about a mode, remembered by instruction where that is all it depends on."""
+        code = known.code
+        if code.co_name in _WRAPPERS and _is_torch(code, "utils/_contextlib.py"):
+            return self._decorator(frame, mode, inner)
+        table = known.findings.get(mode, _UNREAD)
+        if table is _UNREAD:
+            table = known.findings[mode] = {} if _may_switch(known) else None
+        if table is None:
+            return _NOTHING
+        finding = table.get(frame.f_lasti)
+        if finding is None:
+            finding = table[frame.f_lasti] = _finding_at(known, frame.f_lasti, frame.f_lineno or 0, mode)
+        return finding
+
+    def _decorator(self, frame: FrameType, mode: str, inner: list[CodeType]) -> Finding:
+        """What the wrapper of a decorated function says; ``inner`` are the frames inside it, the nearest last.
+
+        Of several decorators the innermost wrapper is nearest to the function. A function wrapped by hand has
+        none in its source: which block its wrapper enters, the wrapper itself tells.
+        """
+        depth = 0
+        while depth < len(inner) and inner[-1 - depth].co_name in _WRAPPERS:
+            depth += 1
+        if depth == len(inner):
+            return _NOTHING
+        code = inner[-1 - depth]
+        known = self._decorated.get((mode, id(code), depth))
+        if known is not None:
+            return known
+        written = switches_in(code.co_filename)
+        found = written.decorators.get(scope_of(code), ())
+        if depth >= len(found):
+            return _wrapped_by_hand(frame, code, mode)
+        finding = self._decorated[mode, id(code), depth] = _decorator_finding(found[-1 - depth], code, mode)
+        return finding
+
+    def _solve(self, mode: str, suspects: tuple[Suspect, ...]) -> Entry:
+        """Nothing is certain: one single suspect in the whole program is the one."""
+        key: tuple[str | int, ...] = (mode, len(self._codes.files), len(sys.modules), *map(id, suspects))
+        entry = self._solved.get(key)
+        if entry is None:
+            entry = self._solved[key] = _single_suspect(mode, suspects, self._program_files())
+        return entry
+
+    def _program_files(self) -> Iterator[str]:
+        """Source files of the program: its modules, and code that was typed in or run from elsewhere."""
+        found = dict(self._codes.files)
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__dict__", {}).get("__file__")
+            if isinstance(file, str) and file.endswith(".py") and owner_of(file) is Owner.USER:
+                found[file] = None
+        yield from found
 
 
-def _is_command_line(frame: FrameType) -> bool:
-    """What runs the program; the blocks that it stands in are not the program's."""
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "graphscope_cli"
+_UNREAD: dict[int, Finding] = {}
+"""Stands for a table that is not made yet."""
 
 
-@functools.lru_cache(maxsize=65536)
-def _entry_at(code: CodeType, line: int, mode: str) -> Entry | None:
-    file = code.co_filename
-    if code is _custom_function_apply and mode == NO_GRAD:
-        return Entry(CUSTOM, "library", None, "autograd.Function")
-    if owner_of(file) is Owner.PLUMBING:
-        return _library_entry(code, mode)
-    scope = 0 if code.co_name == "<module>" else code.co_firstlineno
-    for block in switches_in(file).blocks:  # innermost first
-        if block.first <= line <= block.last and block.scope == scope:
-            if block.switch == mode:
-                return Entry(mode, "with", Line(code, block.line), block.word)
-            if block.switch is None:
-                return Entry(mode, "unknown", Line(code, block.line), block.word)
-    return None
+def _may_switch(known: Code) -> bool:
+    """Whether reading the source can be worth it: code without ``with`` and without these words says nothing."""
+    code = known.code
+    if known.owner <= Owner.PLUMBING and _told_by_name(code):
+        return True
+    if known.owner <= Owner.PLUMBING and not _is_torch(code, ""):
+        return False
+    words = SWITCH_WORDS.union({"__enter__", "enter_context"})
+    if not words.isdisjoint(code.co_names) or not words.isdisjoint(code.co_varnames + code.co_freevars):
+        return True
+    return known.owner > Owner.PLUMBING and (not _WITH_OPS or not _WITH_OPS.isdisjoint(code.co_code[::2]))
 
 
-def _library_entry(code: CodeType, mode: str) -> Entry | None:
-    """Parts of torch that switch gradients off by themselves, and a comparison of modes."""
-    file, name = code.co_filename.replace("\\", "/"), code.co_name
-    if file.endswith("graphscope/capture/modes.py") and _COMPARED.get(name) == mode:
-        return Entry(mode, "library", None, "graphscope.compare")
-    if file.endswith("torch/nn/init.py"):
-        return Entry(mode, "library", None, "torch.nn.init")
-    if mode != NO_GRAD:
-        return None
-    if file.endswith("torch/utils/checkpoint.py") and name == "forward":
-        return Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)")
-    if file.endswith("torch/optim/optimizer.py") and name == "_use_grad":
-        return Entry(NO_GRAD, "library", None, "optimizer step")
-    return None
+def _finding_at(known: Code, instruction: int, line: int, mode: str) -> Finding:
+    code = known.code
+    if known.owner <= Owner.PLUMBING and _told_by_name(code):
+        return _finding_by_name(code, mode)
+    scope = switches_in(code.co_filename).scopes.get(scope_of(code))
+    if scope is None:
+        return _NOTHING
+    position = _position(code, instruction, line)
+    suspects: tuple[Suspect, ...] = ()
+    for switch in scope.switches:  # the last to start comes first
+        if switch.covers(position):
+            if _switches_on(switch, mode):
+                return Finding(None, suspects, back_on=True)
+            if switch.mode == mode:
+                return Finding(_entry(switch, code, known.owner), suspects)
+            if switch.mode is None:
+                entry = _entry(switch, code, known.owner)._replace(mode=mode)
+                suspects += (Suspect(entry, switch.name, switch.likely),)
+    return Finding(None, suspects) if suspects else _NOTHING
 
 
-def _user_line(frame: FrameType | None) -> Line | None:
-    """The program's line that called what switches by itself: ``optimizer.step()``, ``checkpoint(…)``."""
-    line = current_lines(frame).user
-    return None if line is None else Line(line.code, line.number)
+def _switches_on(switch: Switch, mode: str) -> bool:
+    """``enable_grad`` does not lead out of inference mode."""
+    return switch.mode == GRAD and (mode == NO_GRAD or "inference" in switch.word.lower())
 
 
-def _is_decorator_wrapper(code: CodeType) -> bool:
-    return code.co_name in {"decorate_context", "generator_context"} and code.co_filename.replace("\\", "/").endswith(
-        "torch/utils/_contextlib.py"
+def _entry(switch: Switch, code: CodeType, owner: Owner) -> Entry:
+    entered = "library" if owner <= Owner.PLUMBING else switch.entered
+    line = None if entered == "library" else Line(code, switch.line)
+    return Entry(switch.mode or "", entered, line, switch.word)
+
+
+def _position(code: CodeType, instruction: int, line: int) -> Position:
+    """Where in the source an instruction stands; at the far end of its line where the column is not known."""
+    for place, (first, _, column, _) in enumerate(code.co_positions()):
+        if 2 * place == instruction:
+            if first is not None and column is not None:
+                return first, column
+            break
+    return line, 1 << 30
+
+
+def _is_torch(code: CodeType, ending: str) -> bool:
+    file = _file_of(code)
+    return "/torch/" in file and file.endswith(ending)
+
+
+def _told_by_name(code: CodeType) -> bool:
+    """Functions known to switch, or to hold what is not the program's; their source need not be read."""
+    return (
+        code is _custom_function_apply
+        or _is_command_line(code)
+        or (code.co_name in _COMPARED and _file_of(code).endswith("graphscope/capture/modes.py"))
+        or (code.co_name == "forward" and _is_torch(code, "torch/utils/checkpoint.py"))
+        or (code.co_name == "_use_grad" and _is_torch(code, "torch/optim/optimizer.py"))
+        or _is_torch(code, "torch/nn/init.py")
     )
 
 
-def _decorator_of(code: CodeType, mode: str) -> Entry | None:
-    """The decorator of a function that torch's wrapper has just called.
+def _finding_by_name(code: CodeType, mode: str) -> Finding:
+    if _is_command_line(code):
+        return Finding(back_on=True)
+    if code.co_name in _COMPARED:
+        return (
+            Finding(Entry(mode, "library", None, "graphscope.compare")) if _COMPARED[code.co_name] == mode else _NOTHING
+        )
+    if _is_torch(code, "torch/nn/init.py"):
+        return Finding(Entry(mode, "library", None, "torch.nn.init"))
+    if mode != NO_GRAD:
+        return _NOTHING
+    if code is _custom_function_apply:
+        return Finding(Entry(CUSTOM, "library", None, "autograd.Function"))
+    if code.co_name == "forward":
+        return Finding(Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)"))
+    return Finding(Entry(NO_GRAD, "library", None, "optimizer step"))
 
-    A function wrapped by hand (``torch.no_grad()(f)``) has none in its source; its first line stands for it.
+
+def _is_command_line(code: CodeType) -> bool:
+    """What runs the program; the blocks that it stands in are not the program's."""
+    return "/graphscope_cli/" in _file_of(code)
+
+
+def _file_of(code: CodeType) -> str:
+    return code.co_filename.replace("\\", "/")
+
+
+def _decorator_finding(switch: Switch, code: CodeType, mode: str) -> Finding:
+    if _switches_on(switch, mode):
+        return Finding(back_on=True)
+    return Finding(_entry(switch, code, owner_of(code.co_filename))) if switch.mode == mode else _NOTHING
+
+
+def _wrapped_by_hand(frame: FrameType, code: CodeType, mode: str) -> Finding:
+    entered = _wrapped_mode(frame)
+    if entered is None:
+        return _NOTHING
+    switch = switches_in(code.co_filename).wrapped.get(code.co_name)
+    if switch is not None and switch.mode == entered:
+        return _decorator_finding(switch, code, mode)
+    if entered == GRAD:
+        return Finding(back_on=mode == NO_GRAD)
+    return Finding(Entry(mode, "decorator", None, mode)) if entered == mode else _NOTHING
+
+
+def _wrapped_mode(frame: FrameType) -> str | None:
+    """The mode that the block behind a wrapper of ``torch.utils._contextlib`` switches to."""
+    make = frame.f_locals.get("ctx_factory")
+    block = getattr(make, "__self__", None)
+    for kind, mode in ((torch.no_grad, NO_GRAD), (torch.enable_grad, GRAD)):
+        if isinstance(block, kind):
+            return mode
+    if isinstance(block, torch.set_grad_enabled):
+        return GRAD if block.mode else NO_GRAD
+    if isinstance(block, torch.inference_mode):
+        return INFERENCE if block.mode else GRAD
+    return None
+
+
+def _single_suspect(mode: str, suspects: tuple[Suspect, ...], files: Iterable[str]) -> Entry:
+    """The one place that can have switched the mode, or nobody.
+
+    Suspected are blocks in force whose expression may be anything, statements anywhere in the program,
+    and blocks that a paused generator may hold. A word such as ``no_grad`` in any other place makes it impossible to
+    be sure, unless it stands in what a suspected block calls.
     """
-    written = switches_in(code.co_filename).decorators.get(code.co_firstlineno)
-    if written is None:
-        return Entry(mode, "decorator", Line(code, code.co_firstlineno), mode)
-    line, switch, word = written
-    return Entry(mode, "decorator", Line(code, line), word) if switch == mode else None
-
-
-def _left_on(frames: list[FrameType], mode: str, files_seen: Iterable[str]) -> Entry:
-    """No block is in force: a statement switched the mode and was not undone, or a paused generator holds it."""
-    for frame in frames:
-        code = frame.f_code
-        if owner_of(code.co_filename) is not Owner.USER:
-            continue
-        scope = 0 if code.co_name == "<module>" else code.co_firstlineno
-        before = [
-            found
-            for found in switches_in(code.co_filename).statements
-            if found.switch == mode and found.scope == scope and found.line <= (frame.f_lineno or 0)
-        ]
-        if before:
-            last = max(before, key=lambda found: found.line)
-            return Entry(mode, "statement", Line(code, last.line), last.word)
-    elsewhere = list(_suspects(frames, mode, files_seen))
-    if len(elsewhere) == 1:
-        return elsewhere[0]
+    texts = {file: switches_in(file) for file in files}
+    likely = [one for one in suspects if one.likely or _leads_to_switch(one.name, texts.values())]
+    explained = {one.name for one in likely}
+    elsewhere = [
+        Entry(mode, "generator" if switch.pauses else switch.entered, _line_in(file, switch.line), switch.word)
+        for file, written in texts.items()
+        for switch in written.all_switches()
+        if switch.mode == mode and (switch.pauses or not switch.block) and explained.isdisjoint(switch.owners)
+    ]
+    candidates = [*dict.fromkeys(one.entry for one in likely), *elsewhere]
+    unclear = any(explained.isdisjoint(mention.names) for written in texts.values() for mention in written.mentions)
+    if not candidates and not unclear:
+        defined = frozenset().union(*(written.known for written in texts.values()))
+        candidates = [*dict.fromkeys(one.entry for one in suspects if one.name not in defined)]
+    if len(candidates) == 1 and not unclear:
+        return candidates[0]
     return Entry(mode, "unknown", None, mode)
 
 
-def _suspects(frames: list[FrameType], mode: str, files_seen: Iterable[str]) -> Iterator[Entry]:
-    """Every place in the program that could have left the mode on; one alone is the one."""
-    codes = {frame.f_code.co_filename: frame.f_code for frame in frames}
-    for file in dict.fromkeys([*files_seen, *codes]):
-        if owner_of(file) is not Owner.USER:
-            continue
-        code = codes.get(file) or compile("", file, "exec")
-        switches = switches_in(file)
-        for statement in switches.statements:
-            if statement.switch == mode:
-                yield Entry(mode, "statement", Line(code, statement.line), statement.word)
-        for block in switches.blocks:
-            if block.switch == mode and block.yields:
-                yield Entry(mode, "generator", Line(code, block.line), block.word)
-
-
-@functools.lru_cache(maxsize=1024)
-def switches_in(file: str) -> Switches:
-    """What the source of a file says about grad modes; nothing if it cannot be read or parsed."""
-    lines = linecache.getlines(file)
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Switches((), {}, ())
-    blocks: list[Block] = []
-    decorators: dict[int, tuple[int, str, str]] = {}
-    statements: list[Statement] = []
-    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
-    while waiting:
-        node, scope = waiting.pop()
-        inner_scope = scope
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            inner_scope = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            for decorator in node.decorator_list:
-                switch = _switch_of(decorator)
-                if switch:
-                    decorators[inner_scope] = (decorator.lineno, switch, ast.unparse(decorator))
-        elif isinstance(node, (ast.With, ast.AsyncWith)):
-            blocks += _blocks_of(node, scope)
-        elif isinstance(node, ast.Expr):
-            switch = _set_by_hand(node.value)
-            if switch:
-                statements.append(Statement(node.lineno, scope, switch, ast.unparse(node.value)))
-        waiting.extend((child, inner_scope) for child in ast.iter_child_nodes(node))
-    blocks.sort(key=lambda block: (block.last - block.first, -block.line))
-    return Switches(tuple(blocks), decorators, tuple(statements))
-
-
-def _blocks_of(node: ast.With | ast.AsyncWith, scope: int) -> Iterator[Block]:
-    first, last = node.body[0].lineno, node.end_lineno or node.lineno
-    yields = any(isinstance(part, (ast.Yield, ast.YieldFrom)) for part in ast.walk(node))
-    for item in reversed(node.items):
-        expression = item.context_expr
-        switch = _switch_of(expression)
-        if switch is None and (_last_name(expression) in _OTHER_BLOCKS | _SWITCHES.keys()):
-            continue
-        yield Block(first, last, expression.lineno, scope, switch, ast.unparse(expression), yields)
-
-
-def _switch_of(expression: ast.expr) -> str | None:
-    """The mode that ``torch.no_grad()`` and its like switch to; ``None`` for all else, ``set_grad_enabled(True)`` too.
-
-    A flag that is no constant may switch either way; torch's own flags have told already that it did.
-    """
-    word = _last_name(expression)
-    mode = _SWITCHES.get(word)
-    if mode is None or not isinstance(expression, ast.Call):
-        return mode if word in {"no_grad", "inference_mode"} else None  # a decorator without parentheses
-    flag = next((argument.value for argument in expression.args if isinstance(argument, ast.Constant)), None)
-    flag = next(
-        (keyword.value.value for keyword in expression.keywords if isinstance(keyword.value, ast.Constant)), flag
+def _leads_to_switch(name: str, texts: Iterable[Switches]) -> bool:
+    """Something of this name, defined in the program, mentions or contains a switch."""
+    return bool(name) and any(
+        any(name in mention.names for mention in written.mentions)
+        or any(name in switch.owners and switch.mode not in {None, GRAD} for switch in written.all_switches())
+        for written in texts
     )
-    if word in _SETTERS:
-        return None if flag is True else mode
-    return None if mode == INFERENCE and flag is False else mode
 
 
-def _set_by_hand(expression: ast.expr) -> str | None:
-    """``torch.set_grad_enabled(False)``, ``torch.no_grad().__enter__()``; a lone ``torch.no_grad()`` does nothing."""
-    if not isinstance(expression, ast.Call):
-        return None
-    word = _last_name(expression)
-    if word == "__enter__" and isinstance(expression.func, ast.Attribute):
-        return _switch_of(expression.func.value)
-    if word == "enter_context" and expression.args:
-        return _switch_of(expression.args[0])
-    return _switch_of(expression) if word in _SETTERS else None
-
-
-def _last_name(expression: ast.expr) -> str:
-    """``no_grad`` of ``torch.autograd.no_grad()``."""
-    if isinstance(expression, ast.Call):
-        expression = expression.func
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""
+def _line_in(file: str, number: int) -> Line:
+    return Line(compile("", file, "exec"), number)

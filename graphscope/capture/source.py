@@ -1,8 +1,8 @@
 """Which line of the user's program is running.
 
-While recording, a line is only a code object and a number, which costs nothing to keep; the text is looked up when
-the graph is made. Frames of torch, of the standard library and of graphscope are nobody's line; frames of
-installed packages are passed over as long as the user's own code stands below them.
+While recording, a line is a code object and an instruction of it, looked up and kept once however often it runs; the
+text is read when the graph is made. Frames of torch, of the standard library and of graphscope are nobody's line;
+frames of installed packages are passed over as long as the user's own code stands below them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sysconfig
 from enum import IntEnum
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,8 +27,10 @@ from graphscope.model import Location
 class Owner(IntEnum):
     """Whose code a file holds."""
 
+    RECORDER = -1
+    """graphscope, and what torch puts between an op and a dispatch mode."""
     PLUMBING = 0
-    """torch, graphscope, Python itself."""
+    """torch, Python itself."""
     LIBRARY = 1
     """An installed package."""
     USER = 2
@@ -48,52 +50,89 @@ class Lines(NamedTuple):
 
     user: Line | None
     inner: Line | None
+    direct: bool = False
+    """The user's own line called the op, no function of torch or of a package."""
 
 
+class Code:
+    """What a recording has learnt about one code object."""
+
+    __slots__ = ("calls_module", "code", "findings", "lines", "owner")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.owner = owner_of(code.co_filename)
+        self.lines: dict[int, Line] = {}
+        """By instruction."""
+        self.findings: dict[str, dict[int, Any] | None] = {}
+        """What ``regions.py`` found out about each grad mode, by instruction; ``None`` for nothing at all."""
+        self.calls_module = code in _MODULE_CALLS
+
+    def line_of(self, frame: FrameType) -> Line:
+        """The line that a frame of this code is at."""
+        instruction = frame.f_lasti
+        line = self.lines.get(instruction)
+        if line is None:
+            line = self.lines[instruction] = Line(self.code, frame.f_lineno or self.code.co_firstlineno, instruction)
+        return line
+
+
+class Codes(dict[int, Code]):
+    """Every code object met in one recording, by its ``id``: to hash a code object takes as long as a small op.
+
+    They are held, so that no ``id`` comes twice, and go with the recording: a program that keeps making
+    functions is not made to keep them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, None] = {}
+        """Source files of the user's, in the order met."""
+
+    def of(self, code: CodeType) -> Code:
+        """What is known of a code object."""
+        known = self.get(id(code))
+        if known is None:
+            known = self[id(code)] = Code(code)
+            if known.owner is Owner.USER:
+                self.files[code.co_filename] = None
+        return known
+
+
+def _module_calls() -> frozenset[CodeType]:
+    """``Module._call_impl``, and the function inside it that runs the hooks and calls ``forward``."""
+    outer = torch.nn.Module._call_impl.__code__
+    return frozenset([outer, *(const for const in outer.co_consts if isinstance(const, CodeType))])
+
+
+_MODULE_CALLS = _module_calls()
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _NOTEBOOK_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|<ipython-input-")
-_PLUMBING = tuple(
-    os.path.normpath(folder) + os.sep
-    for folder in (
-        str(Path(torch.__file__).parent),
-        str(Path(__file__).parent.parent),
-        str(Path(__file__).parent.parent.parent / "cli" / "graphscope_cli"),
-    )
+_TORCH = os.path.normpath(Path(torch.__file__).parent) + os.sep
+_OWN = (
+    os.path.normpath(Path(__file__).parent.parent) + os.sep,
+    os.path.normpath(Path(__file__).parent.parent.parent / "cli" / "graphscope_cli") + os.sep,
+    _TORCH + "_compile.py",
+    str(Path(_TORCH, "_dynamo", "eval_frame.py")),
 )
+_TYPED_IN = ("<stdin", "<string", "<ipython", "<doctest", "<console", "<input")
+"""Names that Python gives to a user's code without a file; what else stands in ``<>`` is made by libraries."""
 _STANDARD_LIBRARY = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
 
 
-@functools.cache
+@functools.lru_cache(maxsize=65536)
 def owner_of(file: str) -> Owner:
     """Whose code a file holds, judged by where it lies."""
     if file.startswith("<"):
-        return Owner.USER if file.startswith(("<stdin", "<string", "<ipython")) else Owner.PLUMBING
+        return Owner.USER if file.startswith(_TYPED_IN) else Owner.PLUMBING
     normal = os.path.normpath(file)
-    if normal.startswith(_PLUMBING) or "graphscope_cli" in Path(normal).parts:
+    if normal.startswith(_OWN) or "graphscope_cli" in Path(normal).parts:
+        return Owner.RECORDER
+    if normal.startswith(_TORCH):
         return Owner.PLUMBING
     if _PACKAGES.match(normal):
         return Owner.LIBRARY
     return Owner.PLUMBING if normal.startswith(_STANDARD_LIBRARY) else Owner.USER
-
-
-_owners: dict[CodeType, Owner] = {}
-
-
-def current_lines(frame: FrameType | None) -> Lines:
-    """The user's line at or above ``frame``, and the innermost line of anybody but the plumbing."""
-    inner: Line | None = None
-    while frame is not None:
-        code = frame.f_code
-        owner = _owners.get(code)
-        if owner is None:
-            owner = _owners[code] = owner_of(code.co_filename)
-        if owner:
-            line = Line(code, frame.f_lineno or code.co_firstlineno, frame.f_lasti)
-            inner = inner or line
-            if owner is Owner.USER:
-                return Lines(line, inner)
-        frame = frame.f_back
-    return Lines(None, inner)
 
 
 def to_location(line: Line | None, base: Path | None = None) -> Location | None:

@@ -1,58 +1,115 @@
 """Let a program make a tensor subclass from a plain tensor while it is being recorded.
 
-``Marked(tensor)`` and ``tensor.as_subclass(Marked)`` call ``aten.alias`` and put the new class on its result
-(``THPVariable_as_subclass``, ``legacy_tensor_ctor`` in torch/csrc). Under any dispatch mode that result has passed through Python, already is a plain
-``Tensor``, and torch refuses. It accepts an object that is of the class already; which class that is,
-the calling expression tells.
+``Marked(tensor)``, ``Marked([1.0])`` and ``super().__new__(cls, tensor)`` call one last op and put the new class on its
+result (``base_tensor_ctor``, ``THPVariable_pynew`` in torch/csrc). Under any dispatch mode that result has passed
+through Python, already is a plain ``Tensor``, and torch refuses. It accepts an object that is of the class already;
+which class that is, the calling expression tells.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from graphscope.capture.names import frame_namespaces
-from graphscope.capture.source import Line, Owner, expression_at, owner_of
+from graphscope.capture.source import Codes, Owner, expression_at
 
-ALIAS: Any = torch.ops.aten.alias.default
+MAKERS = frozenset({"aten::alias", "aten::empty", "aten::lift_fresh", "aten::_to_copy"})
+"""The ops that a constructor may end with."""
+
+_TABLE = "constructor calls"
 
 
-def as_wanted(result: Any, frame: FrameType | None) -> Any:
-    """The result of ``aten.alias``, in the class that the code at or above ``frame`` is about to give it."""
-    while frame is not None and owner_of(frame.f_code.co_filename) is Owner.PLUMBING:
-        frame = frame.f_back
-    wanted = _wanted_class(frame) if frame is not None and type(result) is torch.Tensor else None
-    if wanted is None:
+def as_wanted(result: Any, frame: FrameType | None, codes: Codes) -> Any:
+    """The result of one of ``MAKERS``, in the class that the code at ``frame`` is about to give it."""
+    if type(result) is not torch.Tensor:
         return result
-    return torch.Tensor._make_subclass(wanted, result)  # type: ignore[attr-defined]
+    known = None
+    while frame is not None:
+        known = codes.of(frame.f_code)
+        if known.owner is not Owner.RECORDER:
+            break
+        frame = frame.f_back
+    if frame is None or known is None:
+        return result
+    calls = known.findings.setdefault(_TABLE, {})
+    if calls is None:
+        return result
+    instruction = frame.f_lasti
+    if instruction not in calls:
+        calls[instruction] = _constructor_call(expression_at(known.line_of(frame)))
+    call = calls[instruction]
+    wanted = _wanted_class(call, frame) if call is not None else None
+    return result if wanted is None else torch.Tensor._make_subclass(wanted, result)
 
 
-def _wanted_class(frame: FrameType) -> type[torch.Tensor] | None:
-    line = Line(frame.f_code, frame.f_lineno or 0, frame.f_lasti)
+def _constructor_call(text: str) -> ast.Call | None:
+    """The call behind an expression, unless it is plainly one of torch's own functions."""
     try:
-        call = ast.parse(expression_at(line), mode="eval").body
+        call = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return None
     if not isinstance(call, ast.Call):
         return None
-    candidates = [call.func, *call.args[:1], *(keyword.value for keyword in call.keywords)]
+    called = call.func
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name not in {"__new__", "__class__"} and (hasattr(torch.Tensor, name) or hasattr(torch, name)):
+        return None
+    return call
+
+
+def _wanted_class(call: ast.Call, frame: FrameType) -> type[torch.Tensor] | None:
+    """The tensor subclass that is called, or handed to ``__new__`` first; else the only one in the expression."""
     namespaces = [*frame_namespaces(frame), vars(builtins)]
-    for expression in candidates:
+    for expression in [call.func, *call.args[:1]]:
         found = _resolve(expression, namespaces)
-        if isinstance(found, type) and issubclass(found, torch.Tensor) and found is not torch.Tensor:
+        if _is_subclass(found):
             return found
-    return None
+    inside: set[type[torch.Tensor]] = set()
+    for part in ast.walk(call):
+        found = _resolve(part, namespaces)
+        if _is_subclass(found):
+            inside.add(found)
+    return inside.pop() if len(inside) == 1 else None
 
 
-def _resolve(expression: ast.expr, namespaces: list[dict[str, object]]) -> object:
-    """The value of a dotted name, read from stored attributes only."""
+def _is_subclass(found: object) -> TypeGuard[type[torch.Tensor]]:
+    return isinstance(found, type) and issubclass(found, torch.Tensor) and found is not torch.Tensor
+
+
+def _resolve(expression: ast.AST, namespaces: list[dict[str, object]]) -> Any:
+    """The value of a name, an attribute, ``type(x)`` or ``table[x]``, read without running anybody's code."""
     if isinstance(expression, ast.Name):
         return next((space[expression.id] for space in namespaces if expression.id in space), None)
     if isinstance(expression, ast.Attribute):
         owner = _resolve(expression.value, namespaces)
-        return vars(owner).get(expression.attr) if hasattr(owner, "__dict__") else None
+        return type(owner) if expression.attr == "__class__" else _stored(owner, expression.attr)
+    if isinstance(expression, ast.Call) and len(expression.args) == 1 and not expression.keywords:
+        return type(_resolve(expression.args[0], namespaces)) if _resolve(expression.func, namespaces) is type else None
+    if isinstance(expression, ast.Subscript):
+        table, key = _resolve(expression.value, namespaces), _resolve(expression.slice, namespaces)
+        try:
+            return table[key] if type(table) in {dict, list, tuple} else None
+        except (LookupError, TypeError):
+            return None
+    return expression.value if isinstance(expression, ast.Constant) else None
+
+
+def _stored(owner: object, name: str) -> object:
+    for space in _dictionaries(owner):
+        if name in space:
+            return space[name]
     return None
+
+
+def _dictionaries(owner: object) -> Iterator[Any]:
+    """Where the attributes of an object, or of a class, are stored."""
+    if not isinstance(owner, type):
+        yield getattr(owner, "__dict__", {})
+    for base in type.mro(owner if isinstance(owner, type) else type(owner)):
+        yield vars(base)

@@ -24,7 +24,7 @@ _dictionary = torch.Tensor.__dict__["__dict__"].__get__
 dtype_of = BASE.dtype.__get__
 version_of = BASE._version.__get__
 requires_grad = BASE.requires_grad.__get__
-is_leaf = BASE.is_leaf.__get__
+_is_leaf = BASE.is_leaf.__get__
 grad_fn = BASE.grad_fn.__get__
 output_number = BASE.output_nr.__get__
 gradient = BASE.grad.__get__
@@ -167,6 +167,25 @@ def memory_place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 def hook_count(tensor: torch.Tensor) -> int:
     """Hooks that a backward runs when it comes to this tensor: ``register_hook`` and its post-accumulate sibling."""
     return len(_hooks(tensor) or ()) + len(_hooks_after_accumulation(tensor) or ())
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """``is_leaf``; false also of a view of which torch refuses to tell, see ``history_of``."""
+    try:
+        return bool(_is_leaf(tensor))
+    except RuntimeError:
+        return False
+
+
+def history_of(tensor: torch.Tensor) -> Any:
+    """``grad_fn``; ``None`` also where torch refuses to tell.
+
+    It does of a view that was made by a custom Function or under ``no_grad``, once its base was written in place.
+    """
+    try:
+        return grad_fn(tensor)
+    except RuntimeError:
+        return None
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -163,7 +163,7 @@ class _Builder:
         named: dict[int, dict[int, tuple[torch.Tensor, list[str]]]] = {}
         index = self._trace.index
         for _, (tensor, names) in zip(range(safe_depth() // 8), self._names.tracked(), strict=False):
-            position = index.get(tensors.grad_fn(tensor))
+            position = index.get(tensors.history_of(tensor))
             if position is not None:
                 _, known = named.setdefault(position, {}).setdefault(tensors.output_number(tensor), (tensor, []))
                 known += [name for name in names if name not in known]

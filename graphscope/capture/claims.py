@@ -1,0 +1,156 @@
+"""Which recorded op made which backward node, and which of its arguments and outputs the node's are.
+
+torch makes an op's backward node before it runs the op, and numbers nodes as it makes them: the node that is made
+between two ops is the later op's, as a rule. It is only taken for that if its name or the shape of its result agrees
+and torch said of a result that it requires grad. A node that no op claims stays on its own.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from graphscope.capture.oplog import OpLog
+from graphscope.capture.oprecords import NEEDS_GRAD, UNTOLD, signature_of
+from graphscope.capture.switches import GRAD
+from graphscope.capture.walk import Walked
+from graphscope.model import Kind, Node
+
+_COPY_SLICES = "CopySlices"
+"""What a write into a view leaves: made after the op, and the base's, not the view's."""
+
+_MADE_ANEW = "AsStridedBackward0"
+"""Also the history that a view gets when what it views was written: whose name agrees with no op, is such a one."""
+
+Place = tuple[int, int]
+"""A node and an output of it."""
+
+
+class Claims(NamedTuple):
+    """Which op made which node."""
+
+    op_of: dict[int, int]
+    """Op by position of the node in the walk."""
+    node_of: dict[int, int]
+    """The reverse."""
+    unseen: dict[int, int]
+    """Op by place of a node that was met while recording and that the walk did not come to."""
+
+
+def find_claims(log: OpLog, walked: Walked) -> Claims:
+    """Pair the nodes of a walk, and those met while recording, with the ops of a recording."""
+    makers = _Makers(log)
+    op_of: dict[int, int] = {}
+    node_of: dict[int, int] = {}
+    nodes = walked.data.nodes
+    for number, identity in sorted(walked.numbers.items()):
+        position = int(identity[1:])
+        index = makers.of(number, nodes[position])
+        if index is not None and index not in node_of:
+            op_of[position] = index
+            node_of[index] = position
+    unseen: dict[int, int] = {}
+    for place, one in enumerate(log.unseen):
+        if one.number not in walked.numbers:
+            kind = one.kind
+            index = makers.of(
+                one.number, Node("", Kind.OP, (one.info,), op=kind.op, backward=kind.name, note=kind.note)
+            )
+            if index is not None and index not in node_of:
+                unseen[place] = index
+    return Claims(op_of, node_of, unseen)
+
+
+class _Makers:
+    """The ops between which torch's counter of nodes moved."""
+
+    def __init__(self, log: OpLog) -> None:
+        self._log = log
+        self._ops: list[int] = []
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        last = 0
+        for index, op in enumerate(log.ops):
+            if op.number >= 0 and op.mode == GRAD:
+                if op.number > last:
+                    self._ops.append(index)
+                    self._starts.append(last)
+                    self._stops.append(op.number)
+                last = op.number
+
+    def of(self, number: int, node: Node) -> int | None:
+        """The op that made a node of this number."""
+        place = bisect.bisect_right(self._stops, number)
+        if node.backward == _COPY_SLICES:
+            return self._writer(place - 1, number) if place else None
+        if place == len(self._ops) or self._starts[place] > number:
+            return None
+        index = self._ops[place]
+        is_last = number == self._stops[place] - 1
+        return index if _agrees(self._log, index, node, is_last=is_last) else None
+
+    def _writer(self, place: int, number: int) -> int | None:
+        """The op that wrote into a view right before a node was made; of an op on each of a list, the part."""
+        index, ops = self._ops[place], self._log.ops
+        first = index
+        while first > 0 and ops[first - 1].func is ops[index].func and ops[first - 1].line is ops[index].line:
+            first -= 1
+        parts = [one for one in range(first, index + 1) if _writes_view(self._log, one)]
+        if signature_of(ops[index].func).each and len(parts) > 1:
+            part = number - self._stops[place]
+            return parts[part] if part < len(parts) else None
+        return index if index in self._log.writes else None
+
+
+def _writes_view(log: OpLog, index: int) -> bool:
+    """An op wrote into a view: what it views is an output of the op, too."""
+    return len(log.writes.get(index, ())) > 1
+
+
+def _agrees(log: OpLog, index: int, node: Node, *, is_last: bool) -> bool:
+    """Whether an op can have made a node that was made right before it."""
+    if node.note is not None and "autograd.Function" in node.note:
+        return False
+    flags = log.flags[index]
+    carries = [flags] if isinstance(flags, int) else flags
+    if not any(one != UNTOLD and one & NEEDS_GRAD for one in carries):
+        return False
+    if signature_of(log.ops[index].func).name.rstrip("_") == node.op:
+        return True
+    if node.backward == _MADE_ANEW:
+        return False
+    first = log.outputs[index][0]
+    return is_last and first.shape == node.outputs[0].shape and first.dtype == node.outputs[0].dtype
+
+
+def recorded_output(log: OpLog, index: int, node: Node, number: int) -> int:
+    """Which recorded output of an op a node's output is."""
+    outputs = log.outputs[index]
+    if len(outputs) == 1:
+        return 0
+    if node.backward == _COPY_SLICES:  # its output is the base, noted after what the op returned
+        return len(outputs) - 1
+    told = log.numbers.get(index, ())
+    if number in told:
+        return told.index(number)
+    flags = log.flags[index]
+    told_flags = flags if isinstance(flags, list) else [flags]
+    carrying = [place for place, one in enumerate(told_flags) if one == UNTOLD or one & NEEDS_GRAD]
+    return carrying[number] if number < len(carrying) else min(number, len(outputs) - 1)
+
+
+def match_arguments(slots: Sequence[Place], arguments: Sequence[Place]) -> list[int]:
+    """For each of torch's edges the argument it stands for, or -1; both run in the schema's order."""
+    matched: list[int] = []
+    start, count = 0, len(arguments)
+    for slot in slots:
+        place = start
+        while place < count and arguments[place] != slot:
+            place += 1
+        if place < count:
+            matched.append(place)
+            start = place + 1
+        else:
+            matched.append(-1)
+    return matched
