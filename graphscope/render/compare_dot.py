@@ -151,8 +151,9 @@ def _legend_lines(picture: Picture, bands: Sequence[Band], palette: Palette) -> 
     width = 330.0
     table = f'<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{rows}</table>'
     yield (
-        f'\tlegend [class=legend shape=none style="" pos="{_at(width / 2, picture.height + 16.0 + height / 2)}"'
-        f' width={width / 72:.4f} height={height / 72:.4f} fontsize=9 fontcolor="{palette.text}" label=<{table}>]\n'
+        f'\tlegend [pos="{_at(width / 2, picture.height + 16.0 + height / 2)}" width={width / 72:.4f}'
+        f' height={height / 72:.4f} class=legend shape=none style="" fontsize=9 fontcolor="{palette.text}"'
+        f" label=<{table}>]\n"
     )
 
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _LABEL_MOST = 36
+_COLUMN_LEAST = 12
+"""Narrower columns are not read with pleasure; those that do not fit come in a second table."""
 _COLUMN_MOST = 40
-_ABSENT = "–"
+_ABSENT = "—"
 
 
 def render(compared: Compared, options: LineOptions, *, color: bool = False) -> str:
@@ -89,18 +91,17 @@ class _Writer:
         wanted = [_label_of(band) for band in self._bands] + [fact.label for fact in self._facts]
         most = max(min(_LABEL_MOST, self._width * 3 // 10), 14)
         self._label = min(max((cells(text) + 2 for text in wanted), default=0), most)
-        self._column = min(max((self._width - self._label - _GAP * count) // count, 6), _COLUMN_MOST)
+        self._beside = min(max((self._width - self._label) // (_COLUMN_LEAST + _GAP), 1), count)
+        """Runs in one table."""
+        self._column = min((self._width - self._label) // self._beside - _GAP, _COLUMN_MOST)
 
     def lines(self) -> Iterator[Line]:
         """All of them."""
-        names = [Span(self._head(visible(run.mode)), "bold") for run in self._compared.runs]
-        yield from self._row(Span(""), names)
-        for fact in self._facts:
-            yield from self._row(Span(fact.label, "bold"), [Span(visible(text) if text else "") for text in fact.texts])
-        if self._bands:
-            yield []
-        for band in self._bands:
-            yield from self._band(band)
+        runs = range(len(self._compared.runs))
+        for start in runs[:: self._beside]:
+            if start:
+                yield []
+            yield from self._table(runs[start : start + self._beside])
         notes = [*self._notes()]
         if notes:
             yield []
@@ -110,14 +111,21 @@ class _Writer:
             yield []
             yield from self._marks()
 
+    def _table(self, places: range) -> Iterator[Line]:
+        names = [visible(self._compared.runs[place].mode) for place in places]
+        yield from self._row(Span(""), [Span(self._head(name), "bold") for name in names])
+        for fact in self._facts:
+            texts = [fact.texts[place] for place in places]
+            yield from self._row(Span(fact.label, "bold"), [Span(visible(text) if text else "") for text in texts])
+        if self._bands:
+            yield []
+        for band in self._bands:
+            sign = "≠ " if band.differs else "  "
+            label = Span(sign + _label_of(band), "bold" if band.differs else "")
+            yield from self._row(label, [self._cell(band, place) for place in places])
+
     def _head(self, name: str) -> str:
         return name if cells(name) <= self._column else name.replace("+", "+ ")
-
-    def _band(self, band: Band) -> Iterator[Line]:
-        sign = "≠ " if band.differs else "  "
-        label = Span(sign + _label_of(band), "bold" if band.differs else "")
-        spans = [self._cell(band, place) for place in range(len(self._compared.runs))]
-        yield from self._row(label, spans)
 
     def _cell(self, band: Band, place: int) -> Span:
         nodes = band.nodes(place)
