@@ -177,8 +177,23 @@ class Failure(NamedTuple):
         }
 
 
+class Group(NamedTuple):
+    """Parameters that miss their gradient for the same reason, told together."""
+
+    names: tuple[str, ...]
+    """Module paths that stand for all their parameters, and parameters that stand alone."""
+    rows: tuple[Verdict, ...]
+    message: str
+    remedy: str
+
+    @property
+    def first(self) -> Verdict:
+        """One for all: cause, location and further causes are the same."""
+        return self.rows[0]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Explanation:
+class Explained:
     """Who gets a gradient, who does not and why, and what else is wrong."""
 
     roots: tuple[str, ...]
@@ -189,6 +204,8 @@ class Explanation:
     """Worst first."""
     error: Failure | None = None
     recorded: bool = False
+    groups: tuple[Group, ...] = ()
+    """The missing ones by reason, most first."""
 
     @property
     def missing(self) -> tuple[Verdict, ...]:
@@ -220,3 +237,87 @@ def to_place(location: Location | None) -> str:
     ('train.py:12', 'a line that is not known')
     """
     return "a line that is not known" if location is None else f"{location.file}:{location.line}"
+
+
+class Share(NamedTuple):
+    """What one op, module or line keeps for backward."""
+
+    name: str
+    bytes: int
+    """Each storage once, given to the first op that saved it; parameters and buffers left out."""
+    tensors: int
+    """Saved tensors, those of parameters left out."""
+    location: Location | None = None
+    operations: int = 0
+
+
+class KeptStorage(NamedTuple):
+    """One storage that saved tensors keep alive."""
+
+    id: str
+    bytes: int
+    parameter: bool
+    """It belongs to a parameter or buffer, which exists anyway."""
+    savers: tuple[tuple[str, str, Location | None], ...]
+    """Op, slot and line of everything that keeps it."""
+    shape: tuple[int | str, ...] | None
+    dtype: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What backward keeps in memory."""
+
+    roots: tuple[str, ...]
+    bytes: int
+    """Each storage once, without parameters and buffers: what backward alone keeps."""
+    parameter_bytes: int
+    """Storages of parameters and buffers that are saved too."""
+    states: dict[str, int]
+    """Saved tensors by state: live, freed, packed, checkpointed, unavailable."""
+    by_op: tuple[Share, ...]
+    by_module: tuple[Share, ...]
+    by_line: tuple[Share, ...]
+    storages: tuple[KeptStorage, ...]
+    """Largest first."""
+    checkpoint_saves: tuple[Share, ...]
+    """By module: what only ops inside it keep, so that a checkpoint around it would do without."""
+    recorded: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of docs/json.md."""
+        return {
+            "format": "graphscope.memory",
+            "version": 1,
+            "recorded": self.recorded,
+            "roots": list(self.roots),
+            "bytes": self.bytes,
+            "parameter_bytes": self.parameter_bytes,
+            "states": dict(self.states),
+            "by_op": [_share_to_json(one, "op") for one in self.by_op],
+            "by_module": [_share_to_json(one, "module") for one in self.by_module],
+            "by_line": [
+                {"location": place_to_json(one.location), "bytes": one.bytes, "tensors": one.tensors}
+                for one in self.by_line
+            ],
+            "storages": [_storage_to_json(one) for one in self.storages],
+            "would_save": {
+                "no_grad": self.bytes,
+                "checkpoint": [{"module": one.name, "bytes": one.bytes} for one in self.checkpoint_saves],
+            },
+        }
+
+
+def _share_to_json(share: Share, key: str) -> dict[str, Any]:
+    return {key: share.name, "bytes": share.bytes, "tensors": share.tensors, "operations": share.operations}
+
+
+def _storage_to_json(storage: KeptStorage) -> dict[str, Any]:
+    return {
+        "id": storage.id,
+        "bytes": storage.bytes,
+        "parameter": storage.parameter,
+        "shape": None if storage.shape is None else list(storage.shape),
+        "dtype": storage.dtype,
+        "saved_by": [{"op": op, "name": slot, "location": place_to_json(place)} for op, slot, place in storage.savers],
+    }

@@ -22,11 +22,11 @@ class Words(NamedTuple):
 
 CAUSES: dict[Cause, Words] = {
     Cause.FROZEN: Words(
-        "{name} has requires_grad=False, so autograd leaves it alone. | It may have been set at {where}.",
+        "requires_grad=False, so autograd leaves {name} alone. | {where} may have set it.",
         "If it should train, call requires_grad_() on it before the forward pass.",
     ),
     Cause.CONSTANT: Words(
-        "{name} has requires_grad=False, as inputs, buffers and labels have.",
+        "Nothing asked for a gradient: requires_grad=False, as inputs, buffers and labels have.",
         "If its gradient is wanted, call requires_grad_() on it before it is used.",
     ),
     Cause.UNUSED: Words(
@@ -34,53 +34,71 @@ CAUSES: dict[Cause, Words] = {
         "Use it on the way to {root}. If it is not meant to train, freeze or remove it.",
     ),
     Cause.NO_GRAD: Words(
-        "Between {name} and {root} values were computed with gradients off, by {switch}.",
+        "Between {name} and {root} values were computed with gradients off: {switch}.",
         "Move what should train out of there, or take the switch away.",
     ),
     Cause.INFERENCE_MODE: Words(
         "Between {name} and {root} values were computed in inference mode, which records nothing: {switch}.",
-        "Take inference_mode away where something should train. enable_grad() inside it does not help, "
+        "Take inference_mode away where something should train. Inside it enable_grad() does not help, "
         "inference_mode(False) does.",
     ),
     Cause.DETACH: Words(
         "detach() cuts the way from {root} back to {name}.",
-        "Remove the detach(), or, if the cut is wanted, freeze what lies before it.",
+        "Remove the detach(). If the cut is wanted, freeze what lies before it.",
     ),
     Cause.DATA: Words(
-        "A write or read past autograd (.data, nn.Parameter of a tensor) cuts the way from {root} back to {name}.",
-        "Compute with the tensor itself instead of its .data; to reach a module's weight, use "
-        "torch.func.functional_call.",
+        "Past autograd, through .data or a new nn.Parameter, only the numbers were handed on: no gradient comes from "
+        "{root} to {name}.",
+        "Compute with the tensors themselves. To use other weights in a module, call torch.func.functional_call.",
     ),
     Cause.INTEGER_DTYPE: Words(
-        "{op} gives integers or truth values, which carry no gradient, so none comes back from {root} to {name}.",
+        "{op} gives integers or truth values. They carry no gradient, so none comes from {root} to {name}.",
         "Use something soft in its place (softmax, sigmoid, a weighted sum), or a straight-through estimator.",
     ),
     Cause.NON_DIFFERENTIABLE: Words(
-        "{op} has no derivative, so no gradient comes back through it from {root} to {name}.",
+        "{op} has no derivative, so no gradient comes through it from {root} to {name}.",
         "Use a differentiable operation in its place.",
     ),
     Cause.LEFT_PYTORCH: Words(
-        "What was computed from {name} left PyTorch (numpy, item, tolist, float, torch.tensor): the numbers that "
-        "came back know nothing of it.",
-        "Stay with tensors: torch.stack instead of torch.tensor([...]), torch operations instead of numpy's.",
+        "What was computed from {name} left PyTorch (numpy, item, tolist, float, torch.tensor). The numbers that came "
+        "back know nothing of it.",
+        "Stay with tensors: torch.stack instead of torch.tensor([…]), torch operations instead of numpy's.",
     ),
     Cause.CUSTOM_FUNCTION: Words(
-        "{name} is read inside the forward of a custom autograd.Function, where autograd records nothing.",
+        "The forward of a custom autograd.Function reads {name} by itself, and autograd records nothing in there.",
         "Pass it to apply() as an argument, and return its gradient from backward.",
     ),
     Cause.NON_LEAF: Words(
-        "{name} is not a leaf: backward passes through it and fills .grad of {leaf}. | It was made at {where}.",
+        "No leaf: backward passes through it and fills .grad of {leaf}.",
         "Read .grad of the leaf, or call {name}.retain_grad() before backward.",
     ),
     Cause.NOT_IN_GRAPH: Words(
-        "{name} was not read: {other} was in its place.",
+        "{other} was read in the place of {name}.",
         "Let forward use {name} itself, or train the tensor that is really used.",
     ),
     Cause.UNKNOWN: Words(
-        "No gradient comes from {root} to {name}; the reason is not known.",
+        "No gradient comes from {root} to {name}. Why is not known.",
         "{advice}",
     ),
 }
+
+CHECKPOINTED = Words(
+    "{name} is used in a block of a reentrant checkpoint that got no tensor that requires grad: {where}.",
+    "Use checkpoint(…, use_reentrant=False), or call requires_grad_() on the input of the block.",
+)
+NEVER_CALLED = Words(
+    "{owner} was not called while the program ran, so nothing read {name}.",
+    "Call it in forward. If it is not meant to train, freeze or remove it.",
+)
+DROPPED = Words(
+    "What was computed from {name} ended in {end} at {where} and never came into {root}.",
+    "Use that result on the way to {root}. If it is only to be looked at, compute it under torch.no_grad().",
+)
+WITHOUT_HISTORY = Words("Nothing that it was computed from requires grad.")
+MARKED_ONCE = Words(
+    "{root} is made of a gradient whose Function is marked @once_differentiable: it has no way back to {name}.",
+    "Remove @once_differentiable and write backward with differentiable operations.",
+)
 
 
 class Kind(NamedTuple):
@@ -314,7 +332,10 @@ def make_hazard(
 ) -> Hazard:
     """A hazard in the words of the table; ``severity`` where this one is milder than its kind."""
     entry = HAZARDS[kind]
-    further = tuple(dict.fromkeys(place for place in also if place is not None and place != location))
+    places = {(place.file, place.line): place for place in reversed(also) if place is not None}
+    if location is not None:
+        places.pop((location.file, location.line), None)
+    further = tuple(reversed(places.values()))
     return Hazard(
         _TOLD_AS.get(kind, kind),
         severity or entry.severity,

@@ -8,18 +8,38 @@ the nearest to the root is told first. What cannot be told is said to be unknown
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from graphscope.analyze.causes import CAUSES, say
+from graphscope.analyze.causes import (
+    CAUSES,
+    CHECKPOINTED,
+    DROPPED,
+    MARKED_ONCE,
+    NEVER_CALLED,
+    WITHOUT_HISTORY,
+    Words,
+    say,
+)
+from graphscope.analyze.collapse import collapse
 from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards import find_hazards
-from graphscope.analyze.sight import Sight
-from graphscope.findings import Because, Cause, Explanation, Verdict, to_place
+from graphscope.analyze.sight import Sight, listed
+from graphscope.findings import Because, Cause, Explained, Group, Verdict, to_place
 from graphscope.model import GraphData, Kind, Node, Role, TensorInfo
 
-_RECORD = "A recording would tell why: graphscope explain script.py, or graphscope.record(function)."
+_RECORD = "A recording would tell: run graphscope explain on the script, or graphscope.record(function)."
 
 
-def explain(data: GraphData, *, starts_backward: bool = False) -> Explanation:
+class _Said(NamedTuple):
+    """A verdict, and of what its words were made."""
+
+    verdict: Verdict
+    template: Words
+    words: tuple[tuple[str, object], ...]
+    """Without the name, which is the only difference between parameters that are told together."""
+
+
+def explain(data: GraphData, *, starts_backward: bool = False) -> Explained:
     """Verdicts on all tensors in sight, and the hazards of the graph.
 
     Args:
@@ -29,43 +49,36 @@ def explain(data: GraphData, *, starts_backward: bool = False) -> Explanation:
     return explain_sight(Sight(data=data, flow=Flow(data=data), starts_backward=starts_backward))
 
 
-def explain_sight(sight: Sight) -> Explanation:
+def explain_sight(sight: Sight) -> Explained:
     """As ``explain``, of a graph that is already looked at."""
-    verdicts = tuple(_verdicts(sight))
-    return Explanation(
+    said = list(_verdicts(sight))
+    verdicts = tuple(one.verdict for one in said)
+    return Explained(
         roots=sight.root_names,
         tensors=verdicts,
         hazards=find_hazards(sight, verdicts),
         recorded=sight.data.recorded,
+        groups=tuple(_groups(said)),
     )
 
 
-def _verdicts(sight: Sight) -> Iterator[Verdict]:
-    """One for every parameter, and for every other tensor with a name, in the order of the graph."""
+def _verdicts(sight: Sight) -> Iterator[_Said]:
+    """One for every tensor with a name, in the order of the graph: each parameter of a module in sight has one."""
     told: set[str] = set()
     for node in sight.data.nodes:
-        if node.kind is Kind.OUTPUT:
-            continue
-        for info in node.outputs:
-            named = bool(info.names) or (node.role is Role.PARAMETER and node.kind is Kind.LEAF and not _is_made(node))
-            if not named or (info.names and info.names[0] in told):
-                continue
-            told.update(info.names[:1])
-            yield _verdict(sight, node, info)
+        if node.kind is not Kind.OUTPUT:
+            for info in node.outputs:
+                if info.names and info.names[0] not in told:
+                    told.add(info.names[0])
+                    yield _verdict(sight, node, info)
 
 
-def _is_made(node: Node) -> bool:
-    """A parameter without a name was made on the way: no module in sight has it."""
-    return not node.names
-
-
-def _verdict(sight: Sight, node: Node, info: TensorInfo) -> Verdict:
-    place = sight.flow.position[node.id]
+def _verdict(sight: Sight, node: Node, info: TensorInfo) -> _Said:
     is_leaf = node.kind is Kind.LEAF
-    receives = bool(info.requires_grad) and bool(sight.flow.reached[place]) and (is_leaf or node.retains_grad)
-    name = info.names[0] if info.names else "unnamed parameter"
+    reached = bool(info.requires_grad) and bool(sight.flow.reached[sight.flow.position[node.id]])
+    receives = reached and (is_leaf or node.retains_grad)
     verdict = Verdict(
-        name=name,
+        name=info.names[0],
         kind=node.role.value if is_leaf and node.role is not None else "input" if is_leaf else "result",
         requires_grad=info.requires_grad,
         is_leaf=info.is_leaf,
@@ -76,19 +89,15 @@ def _verdict(sight: Sight, node: Node, info: TensorInfo) -> Verdict:
         node=node.id,
     )
     if receives:
-        return verdict
-    causes = _causes(sight, node, info)
-    first = causes[0]
-    words = _words(sight, verdict, node, first)
-    entry = CAUSES[first.cause]
-    return verdict._replace(
-        cause=first.cause,
-        location=first.location,
-        also=tuple(causes[1:]),
-        message=str(words.pop("instead", "")) or say(entry.message, **words),
-        remedy=say(entry.remedy, **words),
-        nodes=first.nodes,
+        return _Said(verdict, Words(""), ())
+    first, *further = _causes(sight, node, info)
+    verdict = verdict._replace(cause=first.cause, location=first.location, also=tuple(further), nodes=first.nodes)
+    template, words = _words(sight, verdict, node, first)
+    said = verdict._replace(
+        message=say(template.message, name=verdict.name, **words),
+        remedy=say(template.remedy, name=verdict.name, **words),
     )
+    return _Said(said, template, tuple(words.items()))
 
 
 def _causes(sight: Sight, node: Node, info: TensorInfo) -> list[Because]:
@@ -101,15 +110,13 @@ def _causes(sight: Sight, node: Node, info: TensorInfo) -> list[Because]:
         if node.role is Role.PARAMETER:
             return [Because(Cause.FROZEN, sight.frozen_at(info), (node.id,))]
         return [Because(Cause.CONSTANT, None, (node.id,))]
-    place = sight.flow.position[node.id]
-    lost = sight.flow.because(sight.flow.lost[place])
+    lost = sight.flow.because(sight.flow.lost[sight.flow.position[node.id]])
     return lost or [Because(Cause.CONSTANT, None, (node.id,))]
 
 
 def _causes_of_trainable(sight: Sight, node: Node) -> list[Because]:
     """Of a leaf that wants a gradient and is not reached."""
-    place = sight.flow.position[node.id]
-    cuts = sight.flow.cuts[place]
+    cuts = sight.flow.cuts[sight.flow.position[node.id]]
     if cuts is not None:
         found = sight.flow.because([cut.step for cut in cuts])
         return found or [Because(Cause.UNKNOWN, None, (node.id,))]
@@ -121,33 +128,33 @@ def _causes_of_trainable(sight: Sight, node: Node) -> list[Because]:
 def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
     """No value that came of it went into a root."""
     replaced = sight.replacements.of(node)
-    ends = sight.dead_ends(node)
     if replaced is not None:
         return [replaced]
+    ends = sight.dead_ends(node)
     if not ends:
         return [Because(Cause.UNUSED, None, (node.id,))]
+    if any(one.reached and one.backward == "Error" for one in sight.data.nodes):
+        marked = sight.statements("once_differentiable")
+        return [Because(Cause.CUSTOM_FUNCTION, marked[0].location if len(marked) == 1 else None, (node.id,))]
+    last = sight.data.nodes[ends[-1]]
+    dropped = [Because(Cause.UNUSED, last.location, (last.id,))]
     left = [
         cut
         for number in sight.steps_into_dead_ends(node)
         if (cut := sight.flow.steps[number].cut) is not None and cut.cause is Cause.LEFT_PYTORCH
     ]
-    marked = sight.statements("once_differentiable")
-    if any(one.reached and one.backward == "Error" for one in sight.data.nodes):
-        return [Because(Cause.CUSTOM_FUNCTION, marked[0].location if len(marked) == 1 else None, (node.id,))]
     back = sight.came_back(node)
-    dropped = [Because(Cause.UNUSED, sight.data.nodes[ends[-1]].location, (sight.data.nodes[ends[-1]].id,))]
-    if back and not left:
-        return [*sight.flow.unique(back), *dropped]
     if not left:
-        return dropped
-    unique = sight.flow.unique(left[::-1])
-    only = len(left) == len(ends)
-    return [*unique, *dropped] if only or sight.reenters_after(left[-1]) else [*dropped, *unique]
+        return sight.flow.unique(back) or dropped
+    is_all = len(left) == len(ends)
+    unique = sight.flow.unique([*back, *left[::-1]])
+    return [*unique, *dropped] if is_all or back or sight.reenters_after(left[-1]) else [*dropped, *unique]
 
 
-def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> dict[str, object]:
-    """What fills the braces of a cause's sentences."""
-    words: dict[str, object] = {"name": verdict.name, "root": sight.root_words}
+def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> tuple[Words, dict[str, object]]:
+    """The sentences for a cause and what fills their braces, the name left out."""
+    template = CAUSES[because.cause]
+    words: dict[str, object] = {"root": sight.root_words}
     if because.location is not None:
         words["where"] = to_place(because.location)
     target = sight.data.by_id.get(because.nodes[-1]) if because.nodes else None
@@ -155,30 +162,41 @@ def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> dict
         words["leaf"] = sight.leaves_behind(node)
     elif because.cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE}:
         words["switch"] = sight.switch_words(because, target)
+        template = CHECKPOINTED if sight.is_checkpointed(target) else template
     elif because.cause in {Cause.INTEGER_DTYPE, Cause.NON_DIFFERENTIABLE}:
         words["op"] = target.op if target is not None and target.op else "an operation"
     elif because.cause is Cause.NOT_IN_GRAPH:
         words["other"] = sight.replacements.words_of(because)
-    elif because.cause is Cause.UNUSED:
-        words |= _words_of_unused(sight, verdict, because, target)
+    elif because.cause is Cause.CUSTOM_FUNCTION and because.nodes == (node.id,):
+        template = MARKED_ONCE
+    elif because.cause is Cause.CONSTANT and verdict.kind == "result":
+        template = WITHOUT_HISTORY
     elif because.cause is Cause.UNKNOWN and not sight.data.recorded:
         words["advice"] = _RECORD
-    elif because.cause is Cause.CUSTOM_FUNCTION and because.nodes == (node.id,):
-        words["instead"] = (
-            f"{sight.root_words} is made of a gradient whose Function is marked @once_differentiable: "
-            f"it has no way back to {verdict.name}."
+    elif because.cause is Cause.UNUSED and target is not None and target.kind is Kind.OP:
+        template = DROPPED
+        words["end"] = target.names[0] if target.names else f"the result of {target.op}"
+    elif because.cause is Cause.UNUSED:
+        words["owner"] = sight.uncalled_module(verdict)
+        template = NEVER_CALLED if words["owner"] else template
+    return template, words
+
+
+def _groups(said: list[_Said]) -> Iterator[Group]:
+    """Parameters that miss their gradient, by cause, line and words, most first."""
+    together: dict[object, list[_Said]] = {}
+    for one in said:
+        if one.verdict.is_missing:
+            verdict = one.verdict
+            key = (verdict.cause, verdict.location, verdict.also, one.template, one.words)
+            together.setdefault(key, []).append(one)
+    every = [one.verdict.name for one in said if one.verdict.kind == "parameter"]
+    for members in sorted(together.values(), key=len, reverse=True):
+        names = collapse([one.verdict.name for one in members], every)
+        template, words = members[0].template, dict(members[0].words)
+        yield Group(
+            names,
+            tuple(one.verdict for one in members),
+            say(template.message, name=listed(names, "and"), **words),
+            say(template.remedy, name=listed(names, "and"), **words),
         )
-    if because.cause is Cause.CONSTANT and verdict.kind == "result":
-        words["instead"] = f"{verdict.name} depends on nothing that requires grad."
-    return words
-
-
-def _words_of_unused(sight: Sight, verdict: Verdict, because: Because, target: Node | None) -> dict[str, object]:
-    if target is not None and target.kind is Kind.OP:
-        what = target.names[0] if target.names else f"the result of {target.op}"
-        end = f"{what} at {to_place(because.location)} never came into {sight.root_words}"
-        return {"instead": f"{verdict.name} was used, but {end}."}
-    owner = sight.uncalled_module(verdict)
-    if owner is None:
-        return {}
-    return {"instead": f"{owner} was not called while the program ran, so nothing read {verdict.name}."}

@@ -16,7 +16,7 @@ from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards.derivatives import reading_line
 from graphscope.analyze.hazards.roots import main_cause
 from graphscope.analyze.sight import Sight
-from graphscope.findings import Explanation, Failure, Hazard, Raised, to_place
+from graphscope.findings import Explained, Failure, Hazard, Raised, to_place
 from graphscope.model import Clue, GraphData, Location, Node, State
 
 
@@ -25,7 +25,7 @@ class _Scene(NamedTuple):
 
     raised: Raised
     sight: Sight
-    explanation: Explanation
+    explanation: Explained
     match: re.Match[str]
 
     def hazard(self, *kinds: str) -> Hazard | None:
@@ -40,7 +40,7 @@ class _Story(NamedTuple):
     also: tuple[Location | None, ...] = ()
 
 
-def explain_failure(data: GraphData, raised: Raised) -> Explanation:
+def explain_failure(data: GraphData, raised: Raised) -> Explained:
     """The explanation of a graph with the story of the error that ended the program."""
     sight = Sight(data=data, flow=Flow(data=data), starts_backward=raised.in_backward)
     explanation = explain_sight(sight)
@@ -52,7 +52,7 @@ def explain_failure(data: GraphData, raised: Raised) -> Explanation:
     return _with_error(explanation, raised, _Story(raised.location, "", ""))
 
 
-def _with_error(explanation: Explanation, raised: Raised, story: _Story) -> Explanation:
+def _with_error(explanation: Explained, raised: Raised, story: _Story) -> Explained:
     places = (*story.also, raised.location)
     further = dict.fromkeys(place for place in places if place is not None and place != story.location)
     failure = Failure(
@@ -63,7 +63,7 @@ def _with_error(explanation: Explanation, raised: Raised, story: _Story) -> Expl
         story.message,
         story.remedy,
     )
-    return Explanation(
+    return Explained(
         roots=explanation.roots,
         tensors=explanation.tensors,
         hazards=explanation.hazards,
@@ -114,7 +114,7 @@ def _freed(scene: _Scene) -> _Story | None:
 
 
 def _no_history(scene: _Scene) -> _Story | None:
-    hazard = scene.hazard("everything_frozen", "loss_is_leaf", "loss_without_history")
+    hazard = scene.hazard("everything_frozen", "reentrant_checkpoint_cut", "loss_is_leaf", "loss_without_history")
     if hazard is not None:
         return _of_hazard(hazard)
     made = scene.sight.made

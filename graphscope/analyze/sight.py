@@ -156,12 +156,14 @@ class Sight:
                     waiting.append(edge.source)
         return listed(list(names), "and") or "the leaves behind it"
 
+    def is_checkpointed(self, node: Node | None) -> bool:
+        """An op that a reentrant checkpoint ran with gradients off."""
+        return node is not None and any(one.id == node.region and one.mode == "checkpoint" for one in self.data.regions)
+
     def switch_words(self, because: Because, target: Node | None) -> str:
         """What switched gradients off, and where."""
         region = next((one for one in self.data.regions if target is not None and one.id == target.region), None)
         where = to_place(because.location)
-        if region is not None and region.mode == "checkpoint":
-            return f"the reentrant checkpoint at {where}, which got no tensor that requires grad"
         if (
             because.location is not None
             and because.location.code

@@ -24,4 +24,6 @@ _ORDER = {severity: place for place, severity in enumerate(Severity)}
 def find_hazards(sight: Sight, verdicts: tuple[Verdict, ...]) -> tuple[Hazard, ...]:
     """Every hazard once, worst first."""
     found = dict.fromkeys(hazard for detect in _DETECTORS for hazard in detect(sight, verdicts))
-    return tuple(sorted(found, key=lambda hazard: _ORDER[hazard.severity]))
+    checkpoints = {hazard.location for hazard in found if hazard.kind == "reentrant_checkpoint_cut"}
+    told = (one for one in found if one.kind != "loss_without_history" or one.location not in checkpoints)
+    return tuple(sorted(told, key=lambda hazard: _ORDER[hazard.severity]))
