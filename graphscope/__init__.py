@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphscope.api import Graph, compare, load, record, recording, walk
+    from graphscope.api import Graph, compare, explain, load, memory, record, recording, walk
     from graphscope.errors import GraphscopeError
     from graphscope.model import Edge, Node, TensorInfo
 
@@ -24,7 +24,9 @@ __all__ = [
     "TensorInfo",
     "__version__",
     "compare",
+    "explain",
     "load",
+    "memory",
     "record",
     "recording",
     "walk",
@@ -37,7 +39,9 @@ _HOMES = {
     "Node": "graphscope.model",
     "TensorInfo": "graphscope.model",
     "compare": "graphscope.api",
+    "explain": "graphscope.api",
     "load": "graphscope.api",
+    "memory": "graphscope.api",
     "record": "graphscope.api",
     "recording": "graphscope.api",
     "walk": "graphscope.api",

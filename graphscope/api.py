@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from graphscope.capture.record import Recorder
     from graphscope.comparison import Comparison
+    from graphscope.explanation import Explanation, Memory
 
 
 class Graph:
@@ -91,6 +92,23 @@ class Graph:
 
         return render(self._data, format)
 
+    def explain(self) -> Explanation:
+        """Who gets a gradient from the roots and who does not, why, and at which line.
+
+        At full strength on the graph of a recording; a graph that was only walked tells who is reached.
+        """
+        from graphscope.analyze.explain import explain
+        from graphscope.explanation import Explanation
+
+        return Explanation(explain(self._whole))
+
+    def memory(self) -> Memory:
+        """What backward keeps in memory: by op, module, line and storage, each storage once."""
+        from graphscope.analyze.memory import measure_memory
+        from graphscope.explanation import Memory
+
+        return Memory(measure_memory(self._data))
+
     def save(self, path: str | Path) -> Path:
         """Write the graph to a file; the suffix picks the format, as in ``to``."""
         from graphscope.render.formats import save
@@ -152,6 +170,51 @@ def walk(outputs: object, *, names: object = None) -> Graph:
 
     known = gather_names(names, sys._getframe(1))
     return Graph(walk_graph(to_roots(outputs, known), known, every_module=names is not None))
+
+
+def explain(outputs: object, *modules_or_tensors: object) -> Explanation:
+    """Who gets a gradient from ``outputs`` and who does not, why, and at which line.
+
+    Inside ``with recording():`` the recording tells why; else the graph that autograd kept tells who is reached.
+
+    Args:
+        outputs: a loss, or any nesting of tensors.
+        modules_or_tensors: modules whose parameters all get a verdict, and tensors that do; by default the modules
+            that the graph leads to, and the variables of the calling frame.
+
+    Raises:
+        InputError: if there is no tensor in ``outputs``.
+
+    Example:
+        >>> import torch, graphscope
+        >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+        >>> net[0].requires_grad_(False)
+        Linear(in_features=3, out_features=2, bias=True)
+        >>> result = graphscope.explain(net(torch.ones(1, 3)).sum(), net)
+        >>> [(row.name, row.cause.value) for row in result.tensors if row.kind == "parameter" and row.cause]
+        [('net.0.weight', 'frozen'), ('net.0.bias', 'frozen')]
+    """
+    from graphscope.analyze.explain import explain as explain_data
+    from graphscope.capture.asked import graph_of_given
+    from graphscope.explanation import Explanation
+
+    return Explanation(explain_data(graph_of_given(outputs, modules_or_tensors, sys._getframe(1))))
+
+
+def memory(outputs: object, *modules_or_tensors: object) -> Memory:
+    """What a backward from ``outputs`` keeps in memory; arguments and errors as in ``explain``.
+
+    Example:
+        >>> import torch, graphscope
+        >>> x = torch.ones(256, requires_grad=True)
+        >>> graphscope.memory(x.exp().sum()).bytes
+        1024
+    """
+    from graphscope.analyze.memory import measure_memory
+    from graphscope.capture.asked import graph_of_given
+    from graphscope.explanation import Memory
+
+    return Memory(measure_memory(graph_of_given(outputs, modules_or_tensors, sys._getframe(1))))
 
 
 def load(path: str | Path) -> Graph:

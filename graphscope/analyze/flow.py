@@ -227,15 +227,23 @@ class Flow:
         ends = (edge.source, edge.target)
         read = source.outputs[edge.output]
         if read.is_inference and read.requires_grad and cause in {Cause.NON_DIFFERENTIABLE, Cause.UNKNOWN}:
-            maker = next(
-                (self.data.by_id[one.source] for one in self.data.incoming[source.id] if not one.gradient), source
-            )
-            return Because(Cause.INFERENCE_MODE, source.location or maker.location or target.location, ends)
+            return Because(Cause.INFERENCE_MODE, self._made_at(source) or target.location, ends)
         if target.kind is Kind.LEAF:  # an alias that somebody made of it
             return Because(cause, target.location or source.location, ends)
         if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and target.region is not None:
             return Because(cause, self._region_places[target.region] or target.location, ends)
         return Because(cause, target.location, ends)
+
+    def _made_at(self, node: Node) -> Location | None:
+        """Where an inference tensor was made: inside a custom Function's forward, if it came out of one."""
+        incoming = self.data.incoming[node.id]
+        inner = [self.data.by_id[edge.source] for edge in incoming if not edge.gradient]
+        beside = [self.data.by_id[one.target] for edge in incoming for one in self.data.outgoing[edge.source]]
+        inner += [one for one in beside if one.id != node.id and _gives_inference_tensor(one, node)]
+        if not incoming:  # what it was made of is gone
+            before = self.data.nodes[: self.position[node.id]]
+            inner += [one for one in reversed(before) if _gives_inference_tensor(one, node)][:1]
+        return next((one.location for one in inner if one.location is not None), node.location)
 
     def _reads_of_written(self) -> Iterator[Step]:
         """What later readers of some memory read: the result of the last op that wrote there."""
@@ -299,3 +307,7 @@ class Flow:
 
 def _merged(ways: tuple[Cut, ...], more: tuple[Cut, ...]) -> tuple[Cut, ...]:
     return tuple(sorted(set(ways).union(more)))[:_LIMIT]
+
+
+def _gives_inference_tensor(node: Node, like: Node) -> bool:
+    return any(info.is_inference and info.shape == like.outputs[0].shape for info in node.outputs)

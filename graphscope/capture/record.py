@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from graphscope.capture.interpreter import can_leave_alone, leave_to_interpreter
 from graphscope.capture.oplog import OpLog
@@ -393,6 +393,12 @@ def _sleep_in_child() -> None:
     """A forked child, a worker of a ``DataLoader`` say, has a copy of the recorder that nobody will read."""
     for recorder in _active:
         recorder.rest()
+
+
+def active_recorder() -> Recorder | None:
+    """The recorder that is at work in this thread, if one is."""
+    modes = reversed(_get_current_dispatch_mode_stack())
+    return next((mode for mode in modes if isinstance(mode, Recorder)), None)
 
 
 if hasattr(os, "register_at_fork"):

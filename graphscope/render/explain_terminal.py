@@ -136,12 +136,8 @@ class _Writer:
             yield from self._wrapped(text, f"bold {ALARM_STYLE}", _INDENT, "")
         frozen = len(rows) - len(trainable)
         if frozen and trainable:
-            yield [
-                self._span(
-                    f"{GLYPHS[Look.FROZEN]} {to_count_text(frozen, 'parameter')} {'is' if frozen == 1 else 'are'} frozen.",
-                    "",
-                )
-            ]
+            text = f"{to_count_text(frozen, 'parameter')} {'is' if frozen == 1 else 'are'} frozen."
+            yield [self._span(f"{GLYPHS[Look.FROZEN]} {text}", "")]
 
     def _leaves(self, roots: str) -> Iterator[Line]:
         """Without a module it is about the named leaves."""
