@@ -325,6 +325,9 @@ class Frame(NamedTuple):
     times: int = 1
     repeats: int = 1
     """Equal blocks in a row, of which one is drawn."""
+    members: tuple[str, ...] = ()
+    """Where something repeats: ids in the whole graph of all nodes of all rounds, round after round; what stands in
+    the same place of each round is drawn as the node of the first."""
 
 
 class Bundle(NamedTuple):

@@ -43,9 +43,15 @@ class Surround:
     scope: Scope | None
     parent: Surround | None
     call: int = 1
-    repeats: int = 1
     last: Scope | None = None
     """The module of the last round, where the rounds are modules of their own."""
+    run: Run | None = None
+    """What repeats, of which the first round is drawn in here."""
+
+    @property
+    def repeats(self) -> int:
+        """How many rounds the one that is drawn stands for."""
+        return 1 if self.run is None else self.run.rounds
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -80,6 +86,9 @@ class Partition:
         self.box_of = array("q", [-1]) * len(data.nodes)
         self.drawn_as = array("q", range(len(data.nodes)))
         """Position of the node that is drawn for each node: itself, or its counterpart in the first of equal rounds."""
+        self.runs: list[Run] = []
+        self.run_of = array("q", [-1]) * len(data.nodes)
+        """Number of the run of each node that stands in a later round."""
 
     def add(self, box: Box) -> None:
         """Put nodes into a new box."""
@@ -188,7 +197,7 @@ class _Divider:
             self._partition.add(box)
             return
         if repeats > 1 or (item.scope is not None and item.scope.is_module):
-            frame = Surround(title="", scope=item.scope, parent=frame, call=item.call, repeats=repeats, last=ended)
+            frame = Surround(title="", scope=item.scope, parent=frame, call=item.call, last=ended, run=run)
         yield item, frame
 
     def _ops(self, start: int, end: int) -> list[int]:
@@ -197,12 +206,18 @@ class _Divider:
         return [position for position in self._sequence[start:end] if not free[position]]
 
     def _draw_first_round_only(self, run: Run) -> None:
-        drawn_as, sequence = self._partition.drawn_as, self._sequence
+        drawn_as, run_of, sequence = self._partition.drawn_as, self._partition.run_of, self._sequence
+        number = len(self._partition.runs)
+        self._partition.runs.append(run)
         for place in range(run.start + run.length, run.end, run.length):
             for offset in range(run.length):
-                drawn_as[sequence[place + offset]] = sequence[run.start + offset]
-        for leaf, first in run.leaves.items():
-            drawn_as[leaf] = first
+                position = sequence[place + offset]
+                drawn_as[position] = sequence[run.start + offset]
+                run_of[position] = number
+        for leaves in run.leaves[1:]:
+            for first, leaf in leaves.items():
+                drawn_as[leaf] = first
+                run_of[leaf] = number
 
     def _round_frame(self, items: Sequence[Item], run: Run, frame: Surround | None) -> Surround:
         """A frame around the first round; called after its module if it is one with a few ops beside it."""
@@ -211,9 +226,9 @@ class _Divider:
             for start in (run.first, run.first + run.period * (run.rounds - 1))
         )
         if len(here) == 1 and here[0].scope != end[0].scope:
-            return Surround(title="", scope=here[0].scope, last=end[0].scope, parent=frame, repeats=run.rounds)
+            return Surround(title="", scope=here[0].scope, last=end[0].scope, parent=frame, run=run)
         title = self._lines_of(self._sequence[run.start : run.start + run.length])
-        return Surround(title=title, scope=None, parent=frame, repeats=run.rounds)
+        return Surround(title=title, scope=None, parent=frame, run=run)
 
     def _lines_of(self, positions: Sequence[int]) -> str:
         """The source lines of some nodes, if they are known and in one file."""

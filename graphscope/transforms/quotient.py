@@ -24,6 +24,7 @@ from graphscope.model import (
 )
 from graphscope.transforms.inference import Scope
 from graphscope.transforms.partition import Partition, Surround
+from graphscope.transforms.repeats import Run
 
 _TENSORS_SHOWN = 4
 """Most different kinds of tensors told of that leave a group."""
@@ -144,22 +145,27 @@ class _Quotient:
         index, box_of, drawn_as = partition.links.index, partition.box_of, partition.drawn_as
         merged: dict[_Crossing, list[Edge]] = {}
         bundled: set[_Crossing] = set()
+        later: dict[_Crossing, list[Edge]] = {}
         for edge in data.edges:
             source, target = index[edge.source], index[edge.target]
             drawn = drawn_as[source]
             from_box, to_box = box_of[drawn], box_of[drawn_as[target]]
             reached = edge.gradient and data.nodes[target].reached
+            is_first = drawn_as[target] == target
             if from_box == to_box:
-                if edge.reason is not None and drawn_as[target] == target and self._cuts_off(edge, source):
+                if edge.reason is not None and is_first and self._cuts_off(edge, source):
                     self._traffic[from_box].cuts[edge.reason] += 1
                 continue
             self._note(edge, source, from_box, to_box, reached=reached)
-            if drawn_as[target] != target:
-                continue  # a later round reads as the first one does
+            if not is_first and self._is_in_run(source, partition.run_of[target]):
+                continue  # a later round is connected in itself, and to the one before, as the first one is
             crossing = _Crossing(from_box, to_box, edge.gradient, reached, edge.reason)
-            merged.setdefault(crossing, []).append(edge)
+            (merged if is_first else later).setdefault(crossing, []).append(edge)
             if drawn != source or boxes[from_box].is_group or boxes[to_box].is_group:
                 bundled.add(crossing)
+        fresh = {crossing: alike for crossing, alike in later.items() if crossing not in merged}
+        merged.update(fresh)
+        bundled.update(fresh)
         slots: Counter[int] = Counter()
         edges: list[Edge] = []
         bundles: dict[Edge, Bundle] = {}
@@ -172,6 +178,15 @@ class _Quotient:
             tensors = {(edge.source, edge.output) for edge in alike}
             bundles[drawn_edge] = Bundle(len(alike), len(tensors), crossing.reached)
         return edges, bundles
+
+    def _is_in_run(self, position: int, number: int) -> bool:
+        """A node stands in some round of a run."""
+        run, place = self._partition.runs[number], self._partition.scopes.place[position]
+        return (
+            run.start <= place < run.end
+            or self._partition.run_of[position] == number
+            or (place < 0 and position in run.leaves[0])
+        )
 
     def _cuts_off(self, edge: Edge, source: int) -> bool:
         """Something that could have a gradient gets none, and not on another way either."""
@@ -293,7 +308,15 @@ class _Quotient:
                 calls=self._calls(frame.scope),
                 times=math.prod(outer.repeats for outer in _around(frame)),
                 repeats=frame.repeats,
+                members=() if frame.run is None else tuple(self._rounds(frame.run)),
             )
+
+    def _rounds(self, run: Run) -> Iterator[str]:
+        nodes, sequence = self._data.nodes, self._partition.scopes.sequence
+        for number, leaves in enumerate(run.leaves):
+            start = run.start + number * run.length
+            yield from (nodes[position].id for position in sequence[start : start + run.length])
+            yield from (nodes[position].id for position in leaves.values())
 
 
 def _with_writes(node: Node, shown: set[str]) -> Node:

@@ -42,8 +42,8 @@ class Run(NamedTuple):
     """Place in the sequence where the first round begins."""
     length: int
     """Places of a round."""
-    leaves: dict[int, int]
-    """Leaves that several ops of one round read: the one of the first round by those of the others."""
+    leaves: list[dict[int, int]]
+    """Leaves that several ops of one round read, for each round: by the one that stands there in the first."""
 
     @property
     def end(self) -> int:
@@ -62,9 +62,7 @@ class Repeats:
         self._lines = [
             -1 if (location := data.nodes[position].location) is None else location.line for position in scopes.sequence
         ]
-        self._place = array("q", [-1]) * len(data.nodes)
-        for place, position in enumerate(scopes.sequence):
-            self._place[position] = place
+        self._place = scopes.place
         self._keys = array("q", map(self._maker.key_of, scopes.sequence))
         self._block_keys: dict[object, int] = {}
         self._runs: dict[Block, list[Run]] = {}
@@ -137,7 +135,7 @@ class Repeats:
         fewest = 1 if has_block else _FEWEST_NODES_SPARED
         if count < (2 if has_block else _FEWEST_PLAIN_ROUNDS) or (count - 1) * length < fewest:
             return None
-        return Run(first, period, count, start, length, rounds.leaves_of_first(count))
+        return Run(first, period, count, start, length, rounds.leaves(count))
 
     def _hides_a_difference(self, items: list[Item], first: int, period: int) -> bool:
         """A round of several blocks of one kind, other ones each time: a layer that differs a little from its likes."""

@@ -36,12 +36,13 @@ class Rounds:
         """Round ``number`` continues the run of those before it; it is the last one until the next is asked for."""
         return self._reads_alike(number) and (number == 1 or self._is_read_alike(number - 1))
 
-    def leaves_of_first(self, count: int) -> dict[int, int]:
-        """For each leaf of its own that a later round reads, the leaf that stands there in the first."""
-        first: dict[int, int] = {}
+    def leaves(self, count: int) -> list[dict[int, int]]:
+        """For each round its own leaves that stand in no other place, by those that stand there in the first."""
+        found: list[dict[int, int]] = [{leaf: leaf for leaf in self._pairs[1].values()}] if count > 1 else [{}]
         for pairs in self._pairs[1:count]:
-            first.update({leaf: first.get(before, before) for leaf, before in pairs.items()})
-        return first
+            here = {before: leaf for leaf, before in pairs.items()}
+            found.append({first: here[before] for first, before in found[-1].items()})
+        return found
 
     def _reads_alike(self, number: int) -> bool:
         """Each input comes from the same thing as in the round before, or from what stands in its place."""
@@ -59,7 +60,9 @@ class Rounds:
                     continue
                 if not self._stands_for(here, before, number, (offset, slot), pairs):
                     return False
-        return all(self._is_own(leaf, number) and self._is_own(pairs[leaf], number - 1) for leaf in pairs)
+        return len(set(pairs.values())) == len(pairs) and all(
+            self._is_own(leaf, number) and self._is_own(before, number - 1) for leaf, before in pairs.items()
+        )
 
     def _stands_for(self, here: int, before: int, number: int, at: tuple[int, int], pairs: dict[int, int]) -> bool:
         """An input from outside the round is the same one each time, or moves on by the same step each time."""

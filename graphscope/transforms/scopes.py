@@ -8,6 +8,7 @@ in one module is one call of it; the calls form a tree of blocks.
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -52,6 +53,8 @@ class Scopes(NamedTuple):
     whole: Block
     sequence: list[int]
     """Positions of nodes: ops in order, each with the leaves that only it reads right before it."""
+    place: array[int]
+    """By position: the place in the sequence; -1 of what is not in it."""
     free: list[bool]
     """By position: a leaf that nothing wrote, which may stand anywhere before its readers."""
     calls: dict[Scope, int]
@@ -84,7 +87,10 @@ def find_scopes(data: GraphData, links: Links) -> Scopes:
         sequence.append(position)
     _enter(block, (), len(sequence))
     whole.end = len(sequence)
-    return Scopes(whole, sequence, free, _number_calls(whole), inferred)
+    place_of = array("q", [-1]) * len(paths)
+    for place, position in enumerate(sequence):
+        place_of[position] = place
+    return Scopes(whole, sequence, place_of, free, _number_calls(whole), inferred)
 
 
 def blocks_of(whole: Block) -> Iterator[Block]:

@@ -51,9 +51,7 @@ def truncate(data: GraphData, limit: int) -> GraphData:
     if len(data.nodes) <= limit:
         return data
     ends = list(data.roots) or [node.id for node in data.nodes if not data.outgoing[node.id]]
-    near = dict.fromkeys(ends[:limit])
-    for identity in ends:
-        near.setdefault(identity)
+    near = dict.fromkeys(ends[: max(limit, 0)])
     waiting = list(near)
     for identity in waiting:  # goes on into what is appended below
         if len(near) >= limit:
