@@ -20,14 +20,14 @@ Made = tuple[nn.Module, dict[str, torch.Tensor]]
 @pytest.fixture(autouse=True)
 def quiet() -> None:
     """These models are too small for their own taste."""
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
 def tokens(*shape: int) -> torch.Tensor:
     return torch.randint(1, 60, shape)
 
 
-SPECIAL = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+SPECIAL: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 
 
 def gpt2() -> Made:
@@ -47,8 +47,9 @@ def vit() -> Made:
 
 def t5() -> Made:
     config = transformers.T5Config(
-        vocab_size=60, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, decoder_start_token_id=0, use_cache=False
+        vocab_size=60, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, use_cache=False
     )
+    config.decoder_start_token_id = 0
     ids = tokens(1, 5)
     return transformers.T5ForConditionalGeneration(config), {"input_ids": ids, "labels": ids}
 

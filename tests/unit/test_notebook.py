@@ -21,9 +21,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Prefixes of the pictures asked for; none is really drawn."""
     asked: list[str] = []
 
-    def draw(source: str, format: str, *, timeout: float, id_prefix: str) -> bytes:
+    def draw(source: str, format: str, *, timeout: float, layout: str, id_prefix: str) -> bytes:
         assert source.startswith("digraph")
-        assert format == "svg"
+        assert (format, layout) == ("svg", "dot")
         assert 0 < timeout <= 60
         asked.append(id_prefix)
         return b"<svg/>"
