@@ -165,11 +165,9 @@ def walk(outputs: object, *, names: object = None) -> Graph:
         >>> [(edge.source, edge.target) for edge in graphscope.walk(y).edges]
         [('n0', 'n1'), ('n0', 'n1'), ('n1', 'n2')]
     """
-    from graphscope.capture.given import gather_names, to_roots
-    from graphscope.capture.walk import walk_graph
+    from graphscope.capture.given import walk_given
 
-    known = gather_names(names, sys._getframe(1))
-    return Graph(walk_graph(to_roots(outputs, known), known, every_module=names is not None))
+    return Graph(walk_given(outputs, names, sys._getframe(1)))
 
 
 def explain(outputs: object, *modules_or_tensors: object) -> Explanation:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from types import FrameType
 
 from graphscope.capture.names import Names, describe_mistake, flatten_tensors, frame_namespaces, to_namespace
-from graphscope.capture.walk import Root, to_root
+from graphscope.capture.walk import Root, quiet_look, to_root, walk_graph
 from graphscope.errors import InputError
+from graphscope.model import GraphData
 
 
 def gather_names(names: object, frame: FrameType | None) -> Names:
@@ -20,6 +21,17 @@ def gather_names(names: object, frame: FrameType | None) -> Names:
         for namespace in frame_namespaces(frame):
             known.search(namespace)
     return known
+
+
+def walk_given(outputs: object, names: object, frame: FrameType | None) -> GraphData:
+    """The graph behind ``outputs``, named as ``gather_names`` does. Nothing that it held is left when it returns."""
+    with quiet_look():
+        return _walk(outputs, names, frame)  # what that held is gone when the collector looks again
+
+
+def _walk(outputs: object, names: object, frame: FrameType | None) -> GraphData:
+    known = gather_names(names, frame)
+    return walk_graph(to_roots(outputs, known), known, every_module=names is not None)
 
 
 def to_roots(outputs: object, known: Names) -> list[Root]:

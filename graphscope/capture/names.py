@@ -14,11 +14,13 @@ import torch
 from torch import nn
 
 from graphscope.capture import tensors
-from graphscope.capture.search import OwnTensor, Search, find_tensors, module_dictionary
+from graphscope.capture.search import Search, find_tensors, module_dictionary
 from graphscope.errors import InputError
 from graphscope.model import Module, Role
 
 _new = tuple.__new__
+
+_PARAMETER, _BUFFER = Role.PARAMETER, Role.BUFFER  # naming an enum member costs a look-up each time
 
 
 class Names:
@@ -32,25 +34,35 @@ class Names:
         self.roles: dict[int, Role] = {}
         self.searched: list[Mapping[str, object]] = []
         self.modules: list[tuple[str, nn.Module]] = []
-        self._own: list[list[OwnTensor]] = []
         self._held: dict[int, torch.Tensor] = {}
         self._by_storage: dict[tuple[Any, ...], list[str]] | None = None
 
     def search(self, namespace: Mapping[str, object]) -> None:
         """Add what a namespace leads to; names from earlier searches come first."""
         self.searched.append(namespace)
-        for name, value, held in self._search.find(namespace):
-            if held is None:
-                self._add_tensor(name, value, None)
-                continue
-            self.modules.append((name, value))
-            self._own.append(held)
-            prefix = f"{name}." if name else ""
-            for key, tensor, role in held:
-                self._add_tensor(prefix + key, tensor, role)
+        self._search.find(namespace, self)
 
-    def _add_tensor(self, name: str, tensor: torch.Tensor, role: Role | None) -> None:
+    def add_module(self, path: str, module: nn.Module, stored: dict[str, Any]) -> None:
+        """A module and its own tensors; models have hundreds of both."""
+        names, roles, held = self.tensors, self.roles, self._held
+        self.modules.append((path, module))
+        prefix = f"{path}." if path else ""
+        for own, role in ((stored.get("_parameters"), _PARAMETER), (stored.get("_buffers"), _BUFFER)):
+            if not own:
+                continue
+            for key, tensor in own.items():
+                identity = id(tensor)
+                if tensor is None or identity in names:
+                    self.add_tensor(prefix + key, tensor, role)
+                else:
+                    names[identity] = [prefix + key]
+                    held[identity] = tensor
+                    roles[identity] = role
+
+    def add_tensor(self, name: str, tensor: torch.Tensor | None, role: Role | None = None) -> None:
         """A module's own tensor has a role; its qualified name says more than a loop variable's and comes first."""
+        if tensor is None:
+            return
         key = id(tensor)
         known = self.tensors.get(key)
         if known is None:
@@ -89,10 +101,9 @@ class Names:
             if tensors.requires_grad(tensor) and not tensors.is_leaf(tensor):
                 yield tensor, self.tensors[key]
 
-    def module_tensors(self) -> Iterator[tuple[torch.Tensor, Role]]:
+    def module_tensors(self) -> list[tuple[torch.Tensor, Role]]:
         """Parameters and buffers of all modules in sight, each once."""
-        for key, role in self.roles.items():
-            yield self._held[key], role
+        return [(self._held[key], role) for key, role in self.roles.items()]
 
     def all_tensors(self) -> Iterator[torch.Tensor]:
         """Every tensor found, in the order found."""
@@ -101,15 +112,17 @@ class Names:
     def module_records(self) -> tuple[Module, ...]:
         """The modules in sight as data."""
         records = []
-        parameter, count, tracked = Role.PARAMETER, tensors.element_count, tensors.requires_grad
-        for (path, module), held in zip(self.modules, self._own, strict=True):
+        for path, module in self.modules:
+            stored = module_dictionary(module)
             total = trainable = 0
-            for _, tensor, role in held:
-                if role is parameter:
-                    total += count(tensor)
-                    trainable += count(tensor) if tracked(tensor) else 0
-            training = module_dictionary(module).get("training") is True
-            records.append(_new(Module, (path, type(module).__name__, training, total, trainable)))
+            for tensor in (stored.get("_parameters") or {}).values():
+                if tensor is not None:
+                    elements = tensors.element_count(tensor)
+                    total += elements
+                    trainable += elements if tensors.requires_grad(tensor) else 0
+            records.append(
+                _new(Module, (path, type(module).__name__, stored.get("training") is True, total, trainable))
+            )
         return tuple(records)
 
 

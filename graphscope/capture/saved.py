@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from graphscope.capture.ids import numbered
 from graphscope.capture.tensors import (
     DTYPE_NAMES,
     NOT_TOLD,
@@ -54,6 +55,7 @@ class SavedReader:
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
+        self._new_ids = numbered("s")
         self._sizes: list[int] = []
 
     def read(self, node: Any, slots: tuple[Slot, ...]) -> tuple[SavedTensor, ...]:
@@ -74,20 +76,23 @@ class SavedReader:
             data, hook = kept.data, kept.unpack_hook
             if hook is not None:
                 found.append(self._packed(name, data))
-            elif data is None:
+                continue
+            if data is None:
                 empty.append(slot)
-            else:
-                modified = version_of(data) != 0 and _raises(node, unpacking)  # at version 0 nothing was ever written
-                if type(data) in PLAIN:
-                    try:  # as ``_live``, for what nearly all are: dense, and of no class of its own
-                        storage = data.untyped_storage()
-                        storage_id = storages.get(storage._cdata) or self._add_storage(storage)
-                        told = tuple(data.shape), DTYPE_NAMES[data.dtype], data.nbytes
-                        found.append(_new(SavedTensor, (name, _LIVE, *told, storage_id, modified)))
-                        continue
-                    except (KeyError, *NOT_TOLD):
-                        pass
-                found.append(self._live(name, data, modified))
+                continue
+            if type(data) in PLAIN:
+                try:  # as ``_live``, for what nearly all are: dense, and of no class of its own
+                    storage = data.untyped_storage()
+                    record = (
+                        name, _LIVE, tuple(data.shape), DTYPE_NAMES[data.dtype], data.nbytes,
+                        storages.get(storage._cdata) or self._add_storage(storage),
+                        data._version != 0 and _raises(node, unpacking),
+                    )  # fmt: skip
+                    found.append(_new(SavedTensor, record))
+                    continue
+                except (KeyError, *NOT_TOLD):
+                    pass
+            found.append(self._live(name, data, version_of(data) != 0 and _raises(node, unpacking)))
         if empty and not found:  # all slots of a node are freed together; beside a live one, empty means never set
             found += [SavedTensor(slot.name, State.FREED) for slot in empty if _raises(node, slot.unpacking)]
         return tuple(found)
@@ -120,7 +125,7 @@ class SavedReader:
         return SavedTensor(name, State.LIVE, *told, storage_id, modified)
 
     def _add_storage(self, storage: torch.UntypedStorage) -> str:
-        identity = self._ids[storage._cdata] = f"s{len(self._sizes)}"
+        identity = self._ids[storage._cdata] = next(self._new_ids)
         self._sizes.append(int(storage.nbytes()))
         return identity
 
@@ -131,7 +136,10 @@ class SavedReader:
 
 
 def _raises(node: Any, attribute: str) -> bool:
-    """Whether torch refuses to hand the tensor out: freed, or written since it was saved. No hook is set."""
+    """Whether torch refuses to hand the tensor out: freed, or written since it was saved. No hook is set.
+
+    Of a tensor at version 0, to which nothing was ever written, it need not be asked.
+    """
     try:
         getattr(node, attribute)
     except RuntimeError:

@@ -14,13 +14,12 @@ import sys
 import types
 from collections import UserDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
 from graphscope.capture.tensors import BASE
-from graphscope.model import Role
 
 _MEMBERS_READ = 10_000
 """Members looked at in one container of the user's: a list of a million samples holds no names worth the time."""
@@ -39,11 +38,16 @@ _FOREIGN = (frozenset(sys.stdlib_module_names) - {"types"}) | {"torch", "numpy",
 
 Found = tuple[str, Any]
 
-OwnTensor = tuple[str, torch.Tensor, Role]
-"""Key, tensor and role of a module's own tensor."""
 
-NamedValue = tuple[str, Any, list[OwnTensor] | None]
-"""A path with a tensor, or with a module and its own tensors."""
+class Listener(Protocol):
+    """Who is told of what is found."""
+
+    def add_tensor(self, path: str, tensor: torch.Tensor) -> None:
+        """A tensor, or a graph edge."""
+
+    def add_module(self, path: str, module: nn.Module, stored: dict[str, Any]) -> None:
+        """A module and what it stores; its own tensors are among that."""
+
 
 Members = Iterable[tuple[object, Any]]
 """Keys, fields or indices, and what stands there."""
@@ -61,6 +65,8 @@ class _Holder(NamedTuple):
 
 _TENSOR = _Holder(lambda _: ())
 """A tensor or a graph edge: found rather than read."""
+
+_VARIABLES = _Holder(dict.items)
 
 _LIST = _Holder(enumerate, indexed=True)
 """A plain list or tuple."""
@@ -91,6 +97,7 @@ class Search:
     def __init__(self) -> None:
         """Start with nothing seen."""
         self._holders = _Holders()
+        self._ignored: dict[type, frozenset[str]] = {}
         self._visits: dict[int, int] = {}
         self._variables: set[int] = set()
         """Modules that are variables themselves."""
@@ -98,22 +105,20 @@ class Search:
         self._modules_waiting: set[int] = set()
         self._budget = 0
 
-    def find(self, variables: Mapping[str, object]) -> list[NamedValue]:
-        """Tensors, and modules with their own tensors; nothing is read twice over all calls."""
-        found: list[NamedValue] = []
+    def find(self, variables: Mapping[str, object], listener: Listener) -> None:
+        """Tell of all tensors and modules. Nothing is read twice over all calls."""
         self._budget = _MEMBERS_READ_IN_ALL
-        self._look_at("", variables, _Holder(dict.items), 0, found)
+        self._look_at("", variables, _VARIABLES, 0, listener)
         while self._waiting and self._budget > 0:
             name, value, holder, depth = self._waiting.popleft()
             if holder.is_module:
                 self._modules_waiting.discard(id(value))
                 if holder is _PLACED_MODULE or self._is_new(value, depth):
-                    self._look_at_module(name, value, depth, found)
+                    self._look_at_module(name, value, depth, listener)
             elif id(value) not in self._visits:
                 self._visits[id(value)] = 1
-                self._look_at(name, value, holder, depth, found)
+                self._look_at(name, value, holder, depth, listener)
         self._waiting.clear()
-        return found
 
     def _is_new(self, module: nn.Module, depth: int) -> bool:
         """A variable names its module also where that was found within another one."""
@@ -123,7 +128,7 @@ class Search:
         self._variables.add(id(module))
         return not known
 
-    def _look_at(self, name: str, value: Any, holder: _Holder, depth: int, found: list[NamedValue]) -> None:
+    def _look_at(self, name: str, value: Any, holder: _Holder, depth: int, listener: Listener) -> None:
         members = list(itertools.islice(holder.read(value), _MEMBERS_READ if depth else None))
         self._budget -= len(members)
         for key, member in members:
@@ -131,13 +136,14 @@ class Search:
             if inner is not None:
                 path = f"{name}[{key}]" if holder.indexed else f"{name}.{key}" if name else str(key)
                 if inner is _TENSOR:
-                    found.append((path, member, None))
+                    listener.add_tensor(path, member)
                 else:
                     self._wait(path, member, inner, depth + 1)
 
-    def _look_at_module(self, name: str, module: nn.Module, depth: int, found: list[NamedValue]) -> None:
+    def _look_at_module(self, name: str, module: nn.Module, depth: int, listener: Listener) -> None:
         """A module and those below it, breadth first; models have hundreds, so this is a loop of its own."""
         holders, visits, modules_waiting = self._holders, self._visits, self._modules_waiting
+        constants, tell = self._ignored, listener.add_module
         tree = [(name, module)]
         for path, value in tree:
             visited = visits.get(id(value), 0)
@@ -145,7 +151,7 @@ class Search:
                 continue
             visits[id(value)] = visited + 1
             stored = module_dictionary(value)
-            found.append((path, value, own_tensors(stored)))
+            tell(path, value, stored)
             prefix = f"{path}." if path else ""
             children = stored.get("_modules")
             if children:
@@ -154,13 +160,20 @@ class Search:
                         self._waiting.append((prefix + key, child, _PLACED_MODULE, depth))
                     elif child is not None:
                         tree.append((prefix + key, child))
+            ignored = constants.get(type(value)) or self._ignore(type(value))
             for key in stored:
-                if key not in _MODULE_ATTRIBUTES and key[:1] != "_":
+                if key not in ignored and key[:1] != "_":
                     inner = holders[type(stored[key])]
                     if inner is _TENSOR:
-                        found.append((prefix + key, stored[key], None))
+                        listener.add_tensor(prefix + key, stored[key])
                     elif inner is not None and not inner.is_object:  # objects are configurations, tokenizers, losses
                         self._wait(prefix + key, stored[key], inner, depth + 1)
+
+    def _ignore(self, kind: type) -> frozenset[str]:
+        """Attributes that hold no tensor: those of every module, and the constants by the rules of TorchScript."""
+        constants = getattr(kind, "__constants__", ())
+        ignored = self._ignored[kind] = _MODULE_ATTRIBUTES | frozenset(key for key in constants if type(key) is str)
+        return ignored
 
     def _wait(self, path: str, value: Any, holder: _Holder, depth: int) -> None:
         if holder.is_module:
@@ -198,20 +211,6 @@ def is_graph_edge(value: object) -> bool:
 
 module_dictionary: Callable[[nn.Module], dict[str, Any]] = nn.Module.__dict__["__dict__"].__get__
 """What a module stores, past any ``__getattribute__``."""
-
-
-_PARAMETER, _BUFFER = Role.PARAMETER, Role.BUFFER  # naming an enum member costs a look-up each time
-
-
-def own_tensors(stored: dict[str, Any]) -> list[OwnTensor]:
-    """A module's own parameters, then its buffers, from what it stores."""
-    parameters, buffers = stored.get("_parameters"), stored.get("_buffers")
-    found = (
-        [(key, tensor, _PARAMETER) for key, tensor in parameters.items() if tensor is not None] if parameters else []
-    )
-    if buffers:
-        found += [(key, tensor, _BUFFER) for key, tensor in buffers.items() if tensor is not None]
-    return found
 
 
 def _holder_of(kind: type) -> _Holder | None:

@@ -7,6 +7,8 @@ from running. What torch itself cannot tell of some tensor (no storage, no singl
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,6 +38,9 @@ _hooks_after_accumulation = BASE._post_accumulate_grad_hooks.__get__
 
 NOT_TOLD = (RuntimeError, TypeError)
 """What torch raises where a tensor has no storage, no single shape, or sizes that are symbols."""
+
+_usual_facts = operator.attrgetter("shape", "dtype", "device", "requires_grad", "is_leaf", "_version", "layout")
+"""In one call, of tensors that are no inference tensors and have a single shape."""
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -67,22 +72,29 @@ def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
 
 def tensor_info(tensor: torch.Tensor, names: tuple[str, ...]) -> TensorInfo:
     """Everything that a graph tells of a tensor in hand."""
-    kind, inference, layout = type(tensor), BASE.is_inference(tensor), _layout(tensor)
-    return _new(
-        TensorInfo,
-        (
-            shape_of(tensor),
-            dtype_name(dtype_of(tensor)),
-            device_name(device_of(tensor)),
-            names,
-            requires_grad(tensor),
-            is_leaf(tensor),
-            inference,
-            BASE._is_view(tensor),
-            None if inference else version_of(tensor),
-            None if layout is torch.strided else str(layout).removeprefix("torch."),
-            None if kind in PLAIN else kind.__name__,
-        ),
+    if type(tensor) in PLAIN:
+        try:
+            shape, dtype, device, tracked, leaf, version, layout = _usual_facts(tensor)
+            record = (
+                _sizes(shape), DTYPE_NAMES[dtype], _DEVICE_NAMES[device], names, tracked, leaf, False,
+                tensor._is_view(), version, None if layout is torch.strided else _layout_name(layout), None,
+            )  # fmt: skip
+            return _new(TensorInfo, record)
+        except (KeyError, *NOT_TOLD):
+            pass
+    inference = BASE.is_inference(tensor)
+    return TensorInfo(
+        shape_of(tensor),
+        dtype_name(dtype_of(tensor)),
+        device_name(device_of(tensor)),
+        names,
+        requires_grad(tensor),
+        is_leaf(tensor),
+        inference,
+        BASE._is_view(tensor),
+        None if inference else version_of(tensor),
+        _layout_name(_layout(tensor)),
+        None if type(tensor) in PLAIN else type(tensor).__name__,
     )
 
 
@@ -98,6 +110,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     if name is None:
         name = DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
     return name
+
+
+def _layout_name(layout: torch.layout) -> str | None:
+    return None if layout is torch.strided else str(layout).removeprefix("torch.")
 
 
 def device_name(device: torch.device) -> str:
@@ -152,6 +168,14 @@ def storage_key(tensor: torch.Tensor) -> int | None:
     """A key that two tensors share exactly when they share memory, while both live."""
     storage = storage_of(tensor)
     return None if storage is None else int(storage._cdata)
+
+
+def storage_keys(given: Sequence[torch.Tensor]) -> set[int]:
+    """The keys of many tensors, as far as they have one."""
+    try:
+        return {BASE.untyped_storage(tensor)._cdata for tensor in given}
+    except NOT_TOLD:
+        return {key for key in map(storage_key, given) if key is not None}
 
 
 def memory_place(tensor: torch.Tensor) -> tuple[Any, ...] | None:

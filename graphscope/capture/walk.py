@@ -7,7 +7,6 @@ discovered and ordered first (``discover.py``) and read once, in their final ord
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 
 from graphscope.capture import tensors
 from graphscope.capture.discover import discover
+from graphscope.capture.ids import numbered
 from graphscope.capture.names import Names
 from graphscope.capture.saved import SavedReader
 from graphscope.capture.search import is_graph_edge
@@ -152,8 +152,7 @@ class _Builder:
 
     def _parameter_storages(self) -> set[int]:
         """Keys of the memory that is there anyway: of parameters in the graph, and of what the modules in sight own."""
-        owned = [tensor for tensor, _ in self._names.module_tensors()]
-        return {key for key in map(tensors.storage_key, [*owned, *self._loose_parameters]) if key is not None}
+        return tensors.storage_keys([*(tensor for tensor, _ in self._names.module_tensors()), *self._loose_parameters])
 
     def _named_outputs(self, given: Sequence[Root]) -> dict[int, dict[int, tuple[torch.Tensor, list[str]]]]:
         """Tensors in hand, by position of their node and output number, with their names.
@@ -178,7 +177,7 @@ class _Builder:
         ids, known_outputs, read_saved = self._ids, self._outputs, self._saved.read
         add_node, add_edge, add_leaf, new = self._nodes.append, self._edges.append, self._add_leaf, _new
         owners: dict[int, str] = {}
-        for identity, position in zip(_numbered(len(nodes)), self._order, strict=False):
+        for identity, position in zip(numbered("n"), self._order, strict=False):
             node = nodes[position]
             accumulate, op, backward, _, slots, note, _ = kinds[position]
             ids[position] = identity
@@ -281,7 +280,7 @@ class _Builder:
         for root in others:
             if root.node is None and root.tensor is not None and id(root.tensor) not in self.leaf_ids:
                 self._add_leaf(f"n{len(self._nodes)}", root.tensor, reached=False, accumulate=None)
-        parameters = [tensor for tensor, role in self._names.module_tensors() if role is Role.PARAMETER]
+        parameters = [tensor for tensor, role in self._names.module_tensors() if role is _PARAMETER]
         unused = [tensor for tensor in parameters if id(tensor) not in self.leaf_ids]
         if unused:
             used = {_top(name) for node in self._nodes if node.kind is Kind.LEAF for name in node.names}
@@ -298,17 +297,6 @@ class _Builder:
             )
         if not hasattr(torch._C._autograd, "SavedTensor"):
             yield f"torch {torch.__version__} cannot show saved tensors without unpacking them, so none are listed."
-
-
-def _numbered(count: int) -> Sequence[str]:
-    """Ids ``n0, n1, …``, at least so many; those of small graphs are shared by all graphs."""
-    shared = _shared_ids()
-    return shared if count <= len(shared) else [f"n{place}" for place in range(count)]
-
-
-@functools.cache
-def _shared_ids() -> Sequence[str]:
-    return tuple(f"n{place}" for place in range(10_000))
 
 
 def _top(name: str) -> str:
