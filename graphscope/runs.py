@@ -83,6 +83,17 @@ class Figures(NamedTuple):
     outputs: tuple[Output, ...]
 
 
+def was_recorded(node: Node) -> bool | None:
+    """Autograd recorded the op, even if its backward node is gone; ``None`` where it is gone too soon to tell."""
+    if node.backward is not None:
+        return True
+    if node.mode != "grad":
+        return False
+    if any(tensor.requires_grad and tensor.is_leaf is False for tensor in node.outputs):
+        return True
+    return None if any(tensor.requires_grad is None for tensor in node.outputs) else False
+
+
 class Row(NamedTuple):
     """One op, in every run in which it ran."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from graphscope.analyze.align import Key, align
 from graphscope.model import GraphData, Kind, Node
-from graphscope.runs import Compared, Figures, Output, Row, Run
+from graphscope.runs import Compared, Figures, Output, Row, Run, was_recorded
 from graphscope.style import short_backward
 
 Cells = list[Node | None]
@@ -105,6 +105,4 @@ def _differs(cells: Sequence[Node | None]) -> bool:
 
 def _kind(node: Node) -> tuple[object, ...]:
     """Its backward node, whether it had one that is gone, and what it returned first."""
-    (*first,) = node.outputs[:1]
-    tracked = node.backward is not None or any(tensor.requires_grad and not tensor.is_leaf for tensor in first)
-    return (node.backward, tracked, *((tensor.shape, tensor.dtype) for tensor in first))
+    return (node.backward, was_recorded(node), *(tensor[:2] for tensor in node.outputs[:1]))

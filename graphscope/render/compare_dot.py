@@ -19,7 +19,7 @@ from graphscope.render.compare_layout import (
 )
 from graphscope.render.dot import FONT, DotOptions
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
-from graphscope.render.legend import to_entries
+from graphscope.render.legend import COLUMN_LIMIT, to_entries
 from graphscope.render.palette import PALETTES, Palette
 from graphscope.render.text_width import text_width
 from graphscope.runs import Compared
@@ -29,7 +29,9 @@ from graphscope.units import to_count_text
 LAYOUT = "nop2"
 """The layout of Graphviz that takes positions as they are."""
 
-_LEGEND_LINE = 19.0
+_LEGEND_LINE, _LEGEND_COLUMN = 19.0, 300.0
+_WIDE = 560.0
+"""Points from which on the legend has room for two columns."""
 _SIGNS = {False: ("=", "the same in every run"), True: ("≠", "differs, as the words beside it say")}
 
 
@@ -63,7 +65,10 @@ def _default_lines(compared: Compared, palette: Palette) -> Iterator[str]:
         f'\tgraph [layout={LAYOUT} bgcolor="{palette.background}" fontcolor="{palette.text}" fontname={FONT}'
         f" fontsize={TEXT_SIZE} pad=0.2 outputorder=edgesfirst tooltip={tooltip}]\n"
     )
-    yield f'\tnode [shape=box fontname={FONT} fontsize={TEXT_SIZE} fixedsize=true margin=0 tooltip=" "]\n'
+    yield (
+        f'\tnode [shape=box fontname={FONT} fontsize={TEXT_SIZE} fontcolor="{palette.text}" fixedsize=true margin=0'
+        ' tooltip=" "]\n'
+    )
     yield f'\tedge [color="{palette.edges[EdgeLook.FLOWS]}" penwidth=1.1 arrowsize=0.7 tooltip=" "]\n'
 
 
@@ -142,13 +147,16 @@ def _legend_lines(picture: Picture, bands: Sequence[Band], palette: Palette) -> 
     differ = {band.differs for band in bands}
     entries += [_sign_entry(*_SIGNS[each]) for each in (False, True) if each in differ]
     hidden = hidden_rows(bands)
-    rows = "".join(f"<tr>{entry}</tr>" for entry in entries)
+    columns = 2 if len(entries) > COLUMN_LIMIT and picture.width > _WIDE else 1
+    high = -(-len(entries) // columns)
+    gap = '<td width="10"></td>'
+    rows = "".join(f"<tr>{gap.join(entries[place::high])}</tr>" for place in range(high))
     if hidden:
         folded = sum(1 for band in bands if len(band.rows) > 1)
         told = f"{to_count_text(hidden, 'row')} folded into {to_count_text(folded, 'box', 'boxes')}"
-        rows += f'<tr><td align="left" colspan="2">{told}</td></tr>'
-    height = _LEGEND_LINE * (len(entries) + bool(hidden)) + 8.0
-    width = 330.0
+        rows += f'<tr><td align="left" colspan="{3 * columns}">{told}</td></tr>'
+    height = _LEGEND_LINE * (high + bool(hidden)) + 8.0
+    width = _LEGEND_COLUMN * columns
     table = f'<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{rows}</table>'
     yield (
         f'\tlegend [pos="{_at(width / 2, picture.height + 16.0 + height / 2)}" width={width / 72:.4f}'

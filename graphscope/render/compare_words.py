@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from graphscope.bands import Band
 from graphscope.model import GraphData, Kind, Node, TensorInfo
-from graphscope.runs import Compared, Failure, Figures, Row, Run, Seconds
+from graphscope.render.legend import LINE_LIMIT
+from graphscope.runs import Compared, Failure, Figures, Row, Run, Seconds, was_recorded
 from graphscope.style import GLYPHS, details_of, elide, look_of, tensor_words, title_of, visible
 from graphscope.units import to_bytes_text, to_count_text
 
@@ -17,6 +18,9 @@ _READS = 3
 
 _NAME = 26
 """Longest name of an input."""
+
+_ERROR = 150
+"""Most letters of an error's text in a box."""
 
 _NAMED_RUNS = 3
 _FOUR_DIGITS = 999.5
@@ -128,12 +132,15 @@ def row_words(row: Row, names: Sequence[str]) -> str:
     places = range(len(names))
     ran = [place for place in places if row.cells[place] is not None]
     nodes = [node for node in row.cells if node is not None]
-    recorded = [place for place, node in zip(ran, nodes, strict=True) if node.backward is not None]
+    recorded = [place for place, node in zip(ran, nodes, strict=True) if was_recorded(node)]
+    unknown = [place for place, node in zip(ran, nodes, strict=True) if was_recorded(node) is None]
     words = []
     if len(ran) < len(names):
         words.append(_where(ran, places, names, ("runs", "does not run")))
     if recorded and len(recorded) < len(ran):
         words.append(_where(recorded, ran, names, ("recorded", "not recorded")))
+    if unknown:
+        words.append(f"gone too soon to tell in {_listed([names[place] for place in unknown])}")
     if len({node.backward for node in nodes if node.backward is not None}) > 1:
         words.append("by another backward node")
     if len({tensor[:2] for node in nodes for tensor in node.outputs[:1]}) > 1:
@@ -170,13 +177,15 @@ def cell_title(node: Node) -> str:
 
 def lost_words(node: Node) -> str | None:
     """What is to be said of an op whose backward node, if it had one, was gone when the graph was taken."""
-    if node.backward is not None or node.mode != "grad":
+    if node.backward is not None:
         return None
-    if any(tensor.requires_grad and tensor.is_leaf is False for tensor in node.outputs):
-        return "recorded, and let go since"
-    if any(tensor.requires_grad is None for tensor in node.outputs):
-        return "recorded or not: gone too soon to tell"
-    return None
+    words = {True: "recorded, and let go since", None: "recorded or not: gone too soon to tell"}
+    return words.get(was_recorded(node))
+
+
+def cut(text: str, limit: int) -> str:
+    """Text of at most ``limit`` characters; a longer one loses its end."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
 def cell_lines(node: Node, data: GraphData) -> list[str]:
@@ -193,7 +202,7 @@ def cell_lines(node: Node, data: GraphData) -> list[str]:
         lines.append(f"in {elide(visible(node.module))}")
     elif node.location is not None:
         code = f": {visible(node.location.code)}" if node.location.code else ""
-        lines.append(f"line {node.location.line}{code}")
+        lines.append(cut(f"line {node.location.line}{code}", LINE_LIMIT))
     return lines
 
 
@@ -255,6 +264,6 @@ def output_lines(tensor: TensorInfo, grad_fn: str | None) -> list[str]:
 
 def failure_lines(failure: Failure) -> list[str]:
     """The error that ended a run, and where it was raised."""
-    lines = [elide(visible(line), 60) for line in failure.text.split("\n")[:2] if line.strip()]
+    lines = [cut(visible(line), _ERROR) for line in failure.text.split("\n")[:2] if line.strip()]
     where = failure.location
     return [*lines, visible(f"{where.file}:{where.line}")] if where is not None else lines

@@ -230,8 +230,10 @@ def test_an_op_whose_node_is_gone_is_not_called_unrecorded() -> None:
         y.sum().backward()
         return y.detach()
 
-    comparison = graphscope.compare(step, modes=("grad",), repeats=1)
-    assert "recorded, and let go since" in str(comparison)
+    assert "recorded, and let go since" in str(graphscope.compare(step, modes=("grad",), repeats=1))
+    comparison = graphscope.compare(step, modes=("grad", "no_grad"), repeats=1)
+    assert comparison.rows[0].differs
+    assert row_words(comparison.rows[0], ("grad", "no_grad")) == "recorded only in grad"
 
 
 def test_ten_thousand_rows_are_no_trouble() -> None:
