@@ -7,19 +7,19 @@ from typing import Annotated
 import typer
 
 from graphscope import __version__
-from graphscope.errors import InputError
 from graphscope.render.dot import Direction
 from graphscope.render.engine import Engine
 from graphscope.render.formats import RenderOptions
 from graphscope.render.palette import Theme
-from graphscope_cli import options
+from graphscope_cli import explain, memory, options
 from graphscope_cli.compare import register
 from graphscope_cli.messages import WRONG_USE, Faults, reporting_errors, say
 from graphscope_cli.output import Destination, Output, parse_destination, refuse_several_pictures
 from graphscope_cli.request import Request, parse_at, parse_depth, parse_input, parse_names, parse_show
 from graphscope_cli.script import INTERRUPTED, Ending
 from graphscope_cli.taking import take_graphs
-from graphscope_cli.targets import Name, SavedGraph, Script, Target, parse_target
+from graphscope_cli.targets import parse_target
+from graphscope_cli.unfit import refuse_what_does_not_apply
 
 app = typer.Typer(
     help="Shows what PyTorch autograd really did: which tensors get a gradient, and through which operations.",
@@ -80,7 +80,7 @@ def render(  # noqa: PLR0913 - every parameter is an option
             inputs=tuple(parse_input(each) for each in inputs or ()),
             record=not no_record,
         )
-        _refuse_what_does_not_apply(what, request, arguments or [])
+        refuse_what_does_not_apply(what, request, arguments or [])
         destinations = [parse_destination(each) for each in output or ()]
         destinations += [Destination(format="json")] if json else []
         if request.at is None:
@@ -97,6 +97,8 @@ def render(  # noqa: PLR0913 - every parameter is an option
 
 
 register(app)
+explain.register(app)
+memory.register(app)
 
 
 @app.command()
@@ -105,22 +107,6 @@ def doctor() -> None:
     from graphscope_cli.doctor import print_report
 
     raise typer.Exit(0 if print_report() else WRONG_USE)
-
-
-def _refuse_what_does_not_apply(target: Target, request: Request, arguments: list[str]) -> None:
-    of_scripts = {"--at": request.at != Request().at, "--stop": request.stop}
-    of_names = {"--input": bool(request.inputs)}
-    of_programs = {"--root": bool(request.roots), "--names": bool(request.namers), "an argument": bool(arguments)}
-    taken, refused = {
-        Script: ("is run as a script", of_names),
-        Name: ("is imported", of_scripts),
-        SavedGraph: ("is a saved graph", {**of_scripts, **of_names, **of_programs}),
-    }[type(target)]
-    for option, given in refused.items():
-        if given:
-            raise InputError(f"{option} has no use here: {target.given} {taken}.")
-    if request.stop and request.at is None:
-        raise InputError("--stop ends the script after one graph, --at all asks for every one. Give --at a number.")
 
 
 def _exit_code(ending: Ending, faults: Faults) -> int:

@@ -111,6 +111,15 @@ class Output:
         if self._uses_stdout:
             self._for_stdout.append((number, data))
 
+    def forget(self) -> None:
+        """Print nothing again of what has been printed."""
+        self._for_stdout.clear()
+
+    def replace(self, data: Any) -> None:
+        """Write the last one anew: more is known now."""
+        number = self._for_stdout.pop()[0] if self._for_stdout else None
+        self.take(number, data)
+
     def take_recorded(self, number: int | None, whole: GraphData) -> None:
         """As ``take``, of a recording only what leads to a root or to a tensor that has a name."""
         self.take(number, behind_names(whole) if whole.recorded else whole)

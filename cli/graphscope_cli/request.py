@@ -32,6 +32,8 @@ class Request:
     inputs: tuple[InputSpec, ...] = ()
     record: bool = True
     """Record every operation, tracked or not."""
+    keep_recording: bool = False
+    """Go on after the graph is taken, so that the story of an error that comes later can be told."""
 
 
 def parse_at(given: str) -> int | None:

@@ -26,11 +26,25 @@ if TYPE_CHECKING:
     from graphscope.capture.choose import Choice
     from graphscope_cli.request import Request
 
+OPS_KEPT = 300_000
+"""Recorded operations after which a recording is not gone on with."""
+
 Sink = Callable[[int | None, GraphData], None]
 """Gets every graph with the number of its backward, or with ``None`` if it is the only one."""
 
+EndSink = Callable[[BaseException | None, LiveRecording], None]
+"""Gets the error that ended the user's code, in place of a graph of what was left; ``None`` of a script that has run
+to its end after its graph was taken."""
 
-def take_graphs(target: Target, arguments: list[str], request: Request, sink: Sink, faults: Faults) -> Ending:
+
+def take_graphs(
+    target: Target,
+    arguments: list[str],
+    request: Request,
+    sink: Sink,
+    faults: Faults,
+    end_sink: EndSink | None = None,
+) -> Ending:
     """Run what the target says and give its graphs to ``sink``; the user's code has shown its own errors.
 
     Args:
@@ -39,6 +53,7 @@ def take_graphs(target: Target, arguments: list[str], request: Request, sink: Si
         request: which graphs to take.
         sink: gets them; its faults are its own.
         faults: gets those that must not stop a running script.
+        end_sink: gets the error that ended the user's code; by default ``sink`` gets the graph of what was left.
 
     Raises:
         InputError: if the target has no graph such as was asked for.
@@ -48,8 +63,8 @@ def take_graphs(target: Target, arguments: list[str], request: Request, sink: Si
         return Ending()
     recording = LiveRecording(target.path.parent if target.path else Path.cwd(), wanted=request.record)
     if isinstance(target, Name):
-        return _take_from_name(target, arguments, request, sink, recording)
-    return _take_from_script(target, arguments, request, _Taker(request, sink, faults, recording))
+        return _take_from_name(target, arguments, request, sink, recording, end_sink)
+    return _take_from_script(target, arguments, request, _Taker(request, sink, faults, recording), end_sink)
 
 
 def read_graph(target: SavedGraph) -> GraphData:
@@ -96,10 +111,15 @@ class _Taker:
         if wanted in {None, call.number}:
             with self._telling_faults():
                 self._take(call)
-        if wanted is not None and call.number >= wanted:
+        if wanted is not None and call.number >= wanted and not (self._request.keep_recording and self._is_short()):
             self.recording.rest()
         if self._request.stop and wanted is not None and call.number >= wanted:
             raise Stopped
+
+    def _is_short(self) -> bool:
+        """What was recorded still fits the memory beside a training that goes on."""
+        recorded = self.recording.recorded
+        return recorded is not None and len(recorded.recorder.log.ops) < OPS_KEPT
 
     def _take(self, call: BackwardCall) -> None:
         from graphscope.capture.choose import graph_of_call
@@ -118,7 +138,9 @@ class _Taker:
             traceback.print_exc()
 
 
-def _take_from_script(target: Script, arguments: list[str], request: Request, taker: _Taker) -> Ending:
+def _take_from_script(
+    target: Script, arguments: list[str], request: Request, taker: _Taker, end_sink: EndSink | None
+) -> Ending:
     process = os.getpid()
     try:
         with taker.recording.around(taker.watch):
@@ -129,6 +151,10 @@ def _take_from_script(target: Script, arguments: list[str], request: Request, ta
         raise SystemExit(ending.status)  # a child that the script forked, and let run to the end
     if ending.status and ending.error is None:
         say(f"the script ended with exit status {ending.status}.")
+    if end_sink is not None and (ending.error is not None or taker.calls):
+        end_sink(ending.error, taker.recording)
+    if ending.error is not None and end_sink is not None:
+        return ending
     if not taker.calls and request.at == 1:
         _take_what_is_left(target, request, taker.sink, ending, taker.recording)
     elif not taker.calls or (request.at or 0) > taker.calls:
@@ -180,7 +206,12 @@ def run_or_end(function: Callable[[], object]) -> object:
 
 
 def _take_from_name(
-    target: Name, arguments: list[str], request: Request, sink: Sink, recording: LiveRecording
+    target: Name,
+    arguments: list[str],
+    request: Request,
+    sink: Sink,
+    recording: LiveRecording,
+    end_sink: EndSink | None,
 ) -> Ending:
     """Import, look up, call what is to be called; where the user's code fails, take what there was."""
     try:
@@ -193,7 +224,10 @@ def _take_from_name(
         if ending.error is None:
             say(f"{target.given} called sys.exit({ending.status}) before {target.name} was there.")
             return Ending(status=ending.status or 1)
-        _take_what_is_left(target, request, sink, ending, recording)
+        if end_sink is not None:
+            end_sink(ending.error, recording)
+        else:
+            _take_what_is_left(target, request, sink, ending, recording)
         return ending
     return Ending()
 

@@ -21,6 +21,7 @@ from graphscope.units import to_count_text, to_shape_text
 _GROUPS_TOLD = 12
 _ALSO_TOLD = 3
 _NAMES_TOLD = 6
+_TEXT_TOLD = 120
 _INDENT = "  "
 _MARKS = {Severity.ERROR: "×", Severity.WARNING: "!", Severity.NOTE: "·"}
 _STYLES = {Severity.ERROR: f"bold {ALARM_STYLE}", Severity.WARNING: "bold yellow", Severity.NOTE: "dim"}
@@ -100,13 +101,13 @@ class _Writer:
         return error is not None and error.message == hazard.message and error.location == hazard.location
 
     def _failure(self, error: Failure) -> Iterator[Line]:
-        first = error.text.partition("\n")[0]
+        first = _first_sentence(error.text)
         yield from self._wrapped(f"{error.type}: {first}" if first else error.type, f"bold {ALARM_STYLE}", _INDENT, "")
-        yield from self._place(error.location, "the line at fault")
+        yield from self._place(error.location, "the line at fault" if error.message else "")
+        for place in error.also if error.message else ():
+            yield from self._place(place, "")
         yield from self._sentence(error.message)
         yield from self._remedy(error.remedy)
-        for place in error.also:
-            yield from self._place(place, "")
 
     def _verdict(self) -> Iterator[Line]:
         rows = [row for row in self._explained.tensors if row.kind == "parameter"]
@@ -115,6 +116,8 @@ class _Writer:
         roots = " and ".join(visible(name) for name in self._explained.roots[:3]) or "the result"
         if len(self._explained.roots) > 3:  # noqa: PLR2004  as many as are named
             roots += " and others"
+        if not self._explained.tensors and self._explained.error is not None:
+            return  # what the tensors were called is gone with the functions that had them
         if not rows:
             yield from self._leaves(roots)
         elif not trainable:
@@ -251,6 +254,13 @@ class _Writer:
 
     def _text(self, text: str) -> str:
         return fitted(text, self._encoding)
+
+
+def _first_sentence(text: str) -> str:
+    """The user's own traceback has the rest."""
+    line = text.partition("\n")[0]
+    short = line.partition(". ")[0]
+    return short + "." if len(line) > _TEXT_TOLD and len(short) < len(line) else line
 
 
 def _row_mark(row: Verdict) -> str:
