@@ -88,8 +88,29 @@ DepthOption = Annotated[
     typer.Option(
         metavar="N|auto|full",
         rich_help_panel=_DRAWING,
-        help="How much of a large graph to show; full leaves nothing out.",
+        help="Levels of modules to draw open; auto folds to about 120 boxes, full folds nothing.",
     ),
+]
+ExpandOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE,…", rich_help_panel=_DRAWING, help="Modules to draw open whatever the depth."),
+]
+FocusOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", rich_help_panel=_DRAWING, help="Only what leads to a tensor or module, or from it."),
+]
+PathOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option(metavar="FROM TO", rich_help_panel=_DRAWING, help="Only what lies between two tensors or modules."),
+]
+HideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WHAT,…", rich_help_panel=_DRAWING, help="Roles, operations, modules or tensors to leave out."
+    ),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", rich_help_panel=_DRAWING, help="Draw every box, however many there are.")
 ]
 ShowOption = Annotated[
     list[str] | None,

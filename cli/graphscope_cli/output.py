@@ -22,7 +22,7 @@ from graphscope.render.engine import ScaledDownWarning
 from graphscope.render.formats import FORMATS, RenderOptions, format_of, render
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
-from graphscope.transforms import behind_names, related
+from graphscope.transforms import behind_names, view
 from graphscope_cli.messages import Faults, say, saying_if_slow
 
 _SEVERAL_ON_STDOUT = frozenset({"json", "dot", "txt"})
@@ -130,7 +130,7 @@ class Output:
 
     def text(self, data: Any, options: TerminalOptions) -> str:
         """Write for people, in a terminal."""
-        return to_terminal(related(data), options)
+        return to_terminal(view(data, self.options.view, flat_limit=None), options)
 
     def finish(self) -> None:
         """Print what goes to stdout."""

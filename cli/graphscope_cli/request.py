@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from graphscope.errors import InputError
 from graphscope.render.formats import SHOWABLE
+from graphscope.transforms.view import Depth
 
 _INPUT_FORM = re.compile(r"(?P<sizes>\d+(,\d+)*)?(:(?P<dtype>\w+))?")
 
@@ -67,13 +68,13 @@ def parse_input(given: str) -> InputSpec:
     return InputSpec(tuple(int(size) for size in sizes.split(",")) if sizes else (), form["dtype"] or "float32")
 
 
-def parse_depth(given: str) -> int | str:
+def parse_depth(given: str) -> Depth:
     """A number of module levels, ``auto`` or ``full``.
 
     Raises:
         InputError: for anything else.
     """
-    if given in {"auto", "full"}:
+    if given == "auto" or given == "full":  # noqa: PLR1714  a set would lose the literal types
         return given
     if given.isascii() and given.isdigit():
         return int(given)

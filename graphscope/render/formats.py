@@ -19,7 +19,7 @@ from graphscope.render.palette import Theme
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
 from graphscope.serialize import dumps
-from graphscope.transforms import related
+from graphscope.transforms import ViewOptions, view
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,8 @@ class RenderOptions:
     engine: Engine = Engine.AUTO
     timeout: float = DEFAULT_TIMEOUT
     """Seconds until a layout is given up."""
+    view: ViewOptions = dataclasses.field(default_factory=ViewOptions)
+    """What of the graph is drawn; JSON is always the whole graph."""
 
 
 class Format(NamedTuple):
@@ -112,11 +114,12 @@ def _drawn(format: str) -> Callable[[GraphData, RenderOptions], bytes]:
 
 def _dot(data: GraphData, options: RenderOptions) -> str:
     chosen = DotOptions(theme=options.theme, rankdir=options.direction, show=options.show)
-    return str(to_dot(related(data), chosen).source)
+    return str(to_dot(view(data, options.view), chosen).source)
 
 
 def _text(data: GraphData, options: RenderOptions) -> str:
-    return to_terminal(related(data), TerminalOptions(width=TEXT_WIDTH, limit=None, show=tuple(sorted(options.show))))
+    drawn = view(data, options.view, flat_limit=None)
+    return to_terminal(drawn, TerminalOptions(width=TEXT_WIDTH, limit=None, show=tuple(sorted(options.show))))
 
 
 FORMATS: dict[str, Format] = {
