@@ -106,7 +106,7 @@ PathOption = Annotated[
 HideOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="WHAT,…", rich_help_panel=_DRAWING, help="Roles, operations, modules or tensors to leave out."
+        metavar="WHAT,…", rich_help_panel=_DRAWING, help="Roles, operations, modules, tensors to leave out."
     ),
 ]
 ForceOption = Annotated[

@@ -74,8 +74,10 @@ def parse_depth(given: str) -> Depth:
     Raises:
         InputError: for anything else.
     """
-    if given == "auto" or given == "full":  # noqa: PLR1714  a set would lose the literal types
-        return given
+    if given == "auto":
+        return "auto"
+    if given == "full":
+        return "full"
     if given.isascii() and given.isdigit():
         return int(given)
     raise InputError(f"--depth {given!r} is no depth. Give a number of module levels, auto, or full.")
