@@ -25,11 +25,17 @@ from graphscope.capture.oprecords import (
     Unseen,
     signature_of,
 )
+from graphscope.capture.optypes import base_name
+from graphscope.capture.reasons import last_word
 from graphscope.capture.record import Recorder
 from graphscope.capture.regions import CUSTOM, Entry
-from graphscope.capture.source import Line, to_location
+from graphscope.capture.source import Line, assigned_name, expression_at, to_location
 from graphscope.capture.switches import GRAD
+from graphscope.capture.tensors import shape_of
 from graphscope.model import Kind, Location, Node, Region, Role, TensorInfo
+
+_CONSTANTS = {"lift_fresh": "tensor"}
+"""Ops that a factory of another name calls for its result."""
 
 _new = tuple.__new__
 
@@ -184,8 +190,11 @@ class Describer:
 
     def leaf(self, leaf: Leaf, names: tuple[str, ...]) -> Node:
         """A leaf that only the recording knows."""
+        names = names or _name_in_source(leaf)
+        held = leaf.tensor()
+        info = leaf.info if held is None else leaf.info._replace(shape=shape_of(held))  # it may have been resized
         role = self._role(leaf, names)
-        return Node("", Kind.LEAF, (leaf.info._replace(names=names),), role=role, location=self.location_of_leaf(leaf))
+        return Node("", Kind.LEAF, (info._replace(names=names),), role=role, location=self.location_of_leaf(leaf))
 
     def _role(self, leaf: Leaf, names: tuple[str, ...]) -> Role:
         held = leaf.tensor()
@@ -262,3 +271,14 @@ def _with_flags(info: TensorInfo, flags: int, *, untracked: bool) -> TensorInfo:
 def _surely_untracked(op: Op) -> bool:
     """By torch's rules no output of this op can require grad."""
     return op.mode != GRAD or not any(one.requires_grad for one in op.inputs)
+
+
+def _name_in_source(leaf: Leaf) -> tuple[str, ...]:
+    """A tensor whose variable is gone still has the name that its line gave it: ``x = torch.rand(3)``."""
+    maker = leaf.maker
+    if maker is None or maker.line is None or not maker.lines.direct:
+        return ()
+    called = last_word(expression_at(maker.line))
+    made = base_name(maker.func._schema.name)
+    name = assigned_name(maker.line) if called in {made, _CONSTANTS.get(made)} else None
+    return (name,) if name else ()

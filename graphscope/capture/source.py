@@ -7,6 +7,7 @@ frames of installed packages are passed over as long as the user's own code stan
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
 import linecache
@@ -115,6 +116,8 @@ _OWN = (
     _TORCH + "_compile.py",
     str(Path(_TORCH, "_dynamo", "eval_frame.py")),
 )
+_CONSOLE_SCRIPT = frozenset({"graphscope", "graphscope.exe", "graphscope-script.py"})
+"""What an installer makes of the entry point."""
 _TYPED_IN = ("<stdin", "<string", "<ipython", "<doctest", "<console", "<input")
 """Names that Python gives to a user's code without a file; what else stands in ``<>`` is made by libraries."""
 _STANDARD_LIBRARY = os.path.normpath(sysconfig.get_path("stdlib")) + os.sep
@@ -126,7 +129,7 @@ def owner_of(file: str) -> Owner:
     if file.startswith("<"):
         return Owner.USER if file.startswith(_TYPED_IN) else Owner.PLUMBING
     normal = os.path.normpath(file)
-    if normal.startswith(_OWN) or "graphscope_cli" in Path(normal).parts:
+    if normal.startswith(_OWN) or "graphscope_cli" in Path(normal).parts or Path(normal).name in _CONSOLE_SCRIPT:
         return Owner.RECORDER
     if normal.startswith(_TORCH):
         return Owner.PLUMBING
@@ -160,6 +163,20 @@ def expression_at(line: Line) -> str:
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return b"".join(lines).decode(errors="replace").strip()
+
+
+def assigned_name(line: Line) -> str | None:
+    """``x``, where the expression that was running is all that ``x = torch.rand(3)`` assigns."""
+    try:
+        statements = ast.parse(linecache.getline(line.code.co_filename, line.number).strip()).body
+        running = ast.unparse(ast.parse(expression_at(line), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return None
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.value) == running:
+            target = statement.targets[0]
+            return target.id if len(statement.targets) == 1 and isinstance(target, ast.Name) else None
+    return None
 
 
 @functools.lru_cache(maxsize=4096)
