@@ -86,6 +86,9 @@ CHECKPOINTED = Words(
     "{name} is used in a block of a reentrant checkpoint that got no tensor that requires grad: {where}.",
     "Use checkpoint(…, use_reentrant=False), or call requires_grad_() on the input of the block.",
 )
+ELSEWHERE = " | The backward at {elsewhere} does reach it."
+"""Added to whatever is said of a tensor that another loss trains."""
+
 NEVER_CALLED = Words(
     "{owner} was not called while the program ran, so nothing read {name}.",
     "Call it in forward. If it is not meant to train, freeze or remove it.",
@@ -240,8 +243,8 @@ HAZARDS: dict[str, Kind] = {
     ),
     "optimizer_holds_strangers": Kind(
         _W,
-        "{optimizer} holds {count} ({shapes}) that no module in sight has, while {names} of the same shape {are} in "
-        "no optimizer: {they} replaced after it was made.",
+        "{optimizer} holds {count} ({shapes}) that no module in sight has, while {names} {are} in no optimizer: "
+        "{they} replaced or added after {optimizer} was made, and will not change.",
         "Make the optimizer after moving, converting, wrapping or replacing layers.",
     ),
     "unregistered_module": Kind(

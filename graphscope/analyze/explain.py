@@ -14,6 +14,7 @@ from graphscope.analyze.causes import (
     CAUSES,
     CHECKPOINTED,
     DROPPED,
+    ELSEWHERE,
     MARKED_ONCE,
     NEVER_CALLED,
     WITHOUT_HISTORY,
@@ -94,7 +95,7 @@ def _verdict(sight: Sight, node: Node, info: TensorInfo) -> _Said:
     verdict = verdict._replace(cause=first.cause, location=first.location, also=tuple(further), nodes=first.nodes)
     template, words = _words(sight, verdict, node, first)
     said = verdict._replace(
-        message=say(template.message, name=verdict.name, **words),
+        message=say(template.message + ELSEWHERE, name=verdict.name, **words),
         remedy=say(template.remedy, name=verdict.name, **words),
     )
     return _Said(said, template, tuple(words.items()))
@@ -138,17 +139,13 @@ def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
         return [Because(Cause.CUSTOM_FUNCTION, marked[0].location if len(marked) == 1 else None, (node.id,))]
     last = sight.data.nodes[ends[-1]]
     dropped = [Because(Cause.UNUSED, last.location, (last.id,))]
-    left = [
-        cut
-        for number in sight.steps_into_dead_ends(node)
-        if (cut := sight.flow.steps[number].cut) is not None and cut.cause is Cause.LEFT_PYTORCH
-    ]
-    back = sight.came_back(node)
+    left, back = sight.leaving(ends), sight.came_back(node)
+    unique = sight.flow.unique([*back, *left])
+    if back or len(left) == len(ends):
+        return unique
     if not left:
-        return sight.flow.unique(back) or dropped
-    is_all = len(left) == len(ends)
-    unique = sight.flow.unique([*back, *left[::-1]])
-    return [*unique, *dropped] if is_all or back or sight.reenters_after(left[-1]) else [*dropped, *unique]
+        return dropped
+    return [*unique, *dropped] if sight.reenters_after(left[0]) else [*dropped, *unique]
 
 
 def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> tuple[Words, dict[str, object]]:
@@ -157,6 +154,8 @@ def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> tupl
     words: dict[str, object] = {"root": sight.root_words}
     if because.location is not None:
         words["where"] = to_place(because.location)
+    if verdict.requires_grad and verdict.is_leaf:
+        words["elsewhere"] = sight.backward_reaching(node)
     target = sight.data.by_id.get(because.nodes[-1]) if because.nodes else None
     if because.cause is Cause.NON_LEAF:
         words["leaf"] = sight.leaves_behind(node)
@@ -197,6 +196,6 @@ def _groups(said: list[_Said]) -> Iterator[Group]:
         yield Group(
             names,
             tuple(one.verdict for one in members),
-            say(template.message, name=listed(names, "and"), **words),
+            say(template.message + ELSEWHERE, name=listed(names, "and"), **words),
             say(template.remedy, name=listed(names, "and"), **words),
         )

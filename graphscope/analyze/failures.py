@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from graphscope.analyze.causes import CAUSES, say
+from graphscope.analyze.causes import CAUSES, MARKED_ONCE, say
 from graphscope.analyze.explain import explain_sight
 from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards.derivatives import reading_line
 from graphscope.analyze.hazards.roots import main_cause
 from graphscope.analyze.sight import Sight
 from graphscope.findings import Explained, Failure, Hazard, Raised, to_place
-from graphscope.model import Clue, GraphData, Location, Node, State
+from graphscope.model import Clue, GraphData, Kind, Location, Node, State
 
 
 class _Scene(NamedTuple):
@@ -53,12 +53,13 @@ def explain_failure(data: GraphData, raised: Raised) -> Explained:
 
 
 def _with_error(explanation: Explained, raised: Raised, story: _Story) -> Explained:
+    location = story.location or raised.location
     places = (*story.also, raised.location)
-    further = dict.fromkeys(place for place in places if place is not None and place != story.location)
+    further = dict.fromkeys(place for place in places if place is not None and place != location)
     failure = Failure(
         raised.type,
         raised.text,
-        story.location or raised.location,
+        location,
         tuple(further),
         story.message,
         story.remedy,
@@ -118,14 +119,35 @@ def _no_history(scene: _Scene) -> _Story | None:
     if hazard is not None:
         return _of_hazard(hazard)
     made = scene.sight.made
+    marks = scene.sight.statements("once_differentiable")
+    if len(marks) == 1 and any("create_graph" in one.words for one in scene.sight.evidence[Clue.BACKWARD]):
+        return _Story(
+            marks[0].location,
+            say(MARKED_ONCE.message, root=scene.sight.root_words, name="its input"),
+            MARKED_ONCE.remedy,
+        )
     cause = main_cause(scene.sight, made[0], scene.explanation.tensors) if made else None
     if cause is not None:
         why = say(CAUSES[cause.cause].remedy)
         return _Story(cause.location, f"{scene.sight.root_words} lost its history at {to_place(cause.location)}.", why)
+    leaves = [
+        node
+        for place, node in enumerate(scene.sight.data.nodes)
+        if node.kind is Kind.LEAF and scene.sight.flow.cuts[place] is not None and node.location is not None
+    ]
     return _Story(
-        made[0].location if made else None,
+        leaves[0].location if len(leaves) == 1 else made[0].location if made else None,
         f"Nothing that {scene.sight.root_words} is made of requires grad.",
         "Call requires_grad_() on what should be trained, before it is used.",
+    )
+
+
+def _non_leaf_optimized(scene: _Scene) -> _Story:
+    hazard = next((one for one in scene.explanation.hazards if one.kind == "leaf_rebound"), None)
+    return _Story(
+        hazard.location if hazard is not None else scene.raised.location,
+        hazard.message if hazard is not None else "An optimizer was given a tensor that was computed, not a leaf.",
+        hazard.remedy if hazard is not None else "Give it the leaf, or call detach().requires_grad_() on the result.",
     )
 
 
@@ -195,20 +217,33 @@ def _maker_of(scene: _Scene, name: str) -> Node | None:
 
 def _inference(scene: _Scene) -> _Story:
     made = _inference_tensor(scene)
-    region = next(
-        (one.location for one in scene.sight.data.regions if made is not None and one.id == made.region), None
-    )
     return _Story(
-        region or (made.location if made is not None else None),
+        _inference_block(scene, made) or (made.location if made is not None else None),
         "A tensor made in inference mode is used where gradients are on, and autograd would have to keep it.",
         "Make it under torch.no_grad() instead, or clone() it outside the block before it is used.",
         (made.location if made is not None else None,),
     )
 
 
+def _inference_block(scene: _Scene, made: Node | None) -> Location | None:
+    """The block in which an inference tensor was made; of one that left no trace, the last block before the error."""
+    for region in scene.sight.data.regions:
+        if made is not None and region.id == made.region:
+            return region.location
+    place = made.location if made is not None else scene.raised.location
+    blocks = [
+        one.location
+        for one in scene.sight.statements("inference_block")
+        if one.location is not None and place is not None and one.location.file == place.file
+    ]
+    before = [block for block in blocks if place is not None and block.line <= place.line]
+    return blocks[0] if len(blocks) == 1 else before[-1] if before else None
+
+
 def _inference_tensor(scene: _Scene) -> Node | None:
     """The one that the failing line names, else the last one."""
-    found = [node for node in scene.sight.data.nodes if any(info.is_inference for info in node.outputs)]
+    nodes = (node for node in scene.sight.data.nodes if node.kind is not Kind.OUTPUT)
+    found = [node for node in nodes if any(info.is_inference for info in node.outputs)]
     words = set(re.findall(r"[^\W\d]\w*", scene.raised.location.code if scene.raised.location else ""))
     named = [node for node in found if words.intersection(node.names)]
     candidates = named or found
@@ -347,13 +382,14 @@ _STORIES: tuple[tuple[re.Pattern[str], _Teller], ...] = tuple(
             r"does not require grad and does not have a grad_fn|differentiated Tensors does not require grad",
             _no_history,
         ),
-        (r"appears to not have been used in the graph", _not_used),
+        (r"appears? to not have been used in the graph", _not_used),
         (r"(a view of )?a leaf Variable that requires grad is being used in an in-place", _leaf_written),
         (r"leaf variable has been moved into the graph interior", _leaf_written),
         (r"Output \d+ of (?P<node>\w+) is a view", _view_written),
         (r"view was created in (no_grad|inference) mode", _no_grad_view_written),
         (r"[Ii]nference tensor", _inference),
-        (r"floating point and complex dtype can require grad", _float_only),
+        (r"[Oo]nly Tensors of floating point.*can require grad", _float_only),
+        (r"can't optimize a non-leaf", _non_leaf_optimized),
         (r"can only change requires_grad flags of leaf", _non_leaf_flag),
         (r"Can't call numpy\(\) on Tensor that requires grad", _numpy),
         (r"grad can be implicitly created only for", _not_scalar),

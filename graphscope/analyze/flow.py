@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphscope.findings import Because, Cause
-from graphscope.model import Clue, Edge, GraphData, Kind, Location, Node, Reason
+from graphscope.model import Clue, Edge, GraphData, Kind, Location, Node, Reason, TensorInfo
 
 _CUTS = {
     Reason.NO_GRAD: Cause.NO_GRAD,
@@ -52,6 +52,12 @@ _ALIASES = frozenset(
 
 _LIMIT = 8
 """Causes kept of one tensor."""
+
+_OF_OPTIMIZERS = ("foreach", "fused_")
+"""Ops on many parameters at once, which write each of them with what belongs to it alone."""
+
+_NEAR = 12
+"""Lines within which two statements are taken to stand in one short function."""
 
 _CHECKPOINT = "checkpoint"
 CHECKPOINT_NODE = "CheckpointFunctionBackward"
@@ -207,12 +213,16 @@ class Flow:
 
     def is_bookkeeping(self, node: Node) -> bool:
         """An op of an optimizer or an initializer, not of the forward."""
-        return node.region in self._bookkeeping
+        return node.region in self._bookkeeping or (node.op or "").startswith(_OF_OPTIMIZERS)
 
     @cached_property
     def _bookkeeping(self) -> frozenset[str]:
         return frozenset(
-            region.id for region in self.data.regions if region.entered == "library" and region.mode == "no_grad"
+            region.id
+            for region in self.data.regions
+            if region.entered == "library"
+            and region.mode == "no_grad"
+            and (region.location is None or "step(" in region.location.code)
         )
 
     @cached_property
@@ -220,11 +230,11 @@ class Flow:
         return {region.id: region.location for region in self.data.regions}
 
     def _cut(self, edge: Edge) -> Because | None:
-        cause = _CUTS.get(edge.reason) if edge.reason is not None else None
-        if cause is None:
-            return None
         source, target = self.data.by_id[edge.source], self.data.by_id[edge.target]
         ends = (edge.source, edge.target)
+        cause = _CUTS.get(edge.reason) if edge.reason is not None else None
+        if cause is None:
+            return self._new_leaf(edge, source, target) or self._untracked_output(edge, source)
         read = source.outputs[edge.output]
         if read.is_inference and read.requires_grad and cause in {Cause.NON_DIFFERENTIABLE, Cause.UNKNOWN}:
             return Because(Cause.INFERENCE_MODE, self._made_at(source) or target.location, ends)
@@ -232,7 +242,41 @@ class Flow:
             return Because(cause, target.location or source.location, ends)
         if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and target.region is not None:
             return Because(cause, self._region_places[target.region] or target.location, ends)
+        if cause is Cause.CUSTOM_FUNCTION:
+            return Because(cause, self._marked_near(target.location) or target.location, ends)
         return Because(cause, target.location, ends)
+
+    def _marked_near(self, place: Location | None) -> Location | None:
+        """The ``mark_non_differentiable`` of the forward in which a line stands."""
+        marks = [
+            one.location
+            for one in self.data.evidence
+            if one.clue is Clue.STATEMENT
+            and one.subject == "non_differentiable"
+            and one.location is not None
+            and place is not None
+            and one.location.file == place.file
+            and abs(one.location.line - place.line) <= _NEAR
+        ]
+        return marks[0] if len(marks) == 1 else None
+
+    def _new_leaf(self, edge: Edge, source: Node, target: Node) -> Because | None:
+        """``nn.Parameter(tensor)``: the same numbers, and no history."""
+        if target.kind is not Kind.LEAF or not target.outputs[0].requires_grad or source.mode != "grad":
+            return None
+        if source.outputs[edge.output].requires_grad is False or not self._wanted[self.position[source.id]]:
+            return None
+        return Because(Cause.DATA, target.location or source.location, (edge.source, edge.target))
+
+    def _untracked_output(self, edge: Edge, source: Node) -> Because | None:
+        """One of several outputs of a recorded op: the indices beside the values."""
+        read = source.outputs[edge.output]
+        if edge.gradient or len(source.outputs) < 2 or read.requires_grad is not False:  # noqa: PLR2004  several
+            return None
+        if not any(info.requires_grad for info in source.outputs):
+            return None
+        cause = Cause.NON_DIFFERENTIABLE if _carries_gradient(read) else Cause.INTEGER_DTYPE
+        return Because(cause, source.location, (edge.source, edge.source))
 
     def _made_at(self, node: Node) -> Location | None:
         """Where an inference tensor was made: inside a custom Function's forward, if it came out of one."""
@@ -267,7 +311,7 @@ class Flow:
         """Positions of the ops that wrote in place, by the memory that they wrote to."""
         writers: dict[int, list[int]] = {}
         for place, node in enumerate(self.data.nodes):
-            if node.writes and not self.is_bookkeeping(node) and not (node.op or "").startswith("foreach"):
+            if node.writes and not self.is_bookkeeping(node):
                 for written in node.writes:
                     writers.setdefault(self._memory[self.position[written]], []).append(place)
         for evidence in self.data.evidence:
@@ -279,7 +323,7 @@ class Flow:
     def _through_data(self, writer: int) -> Because | None:
         """With gradients on an alias hides the write; under ``no_grad`` what is written was cut off before."""
         node = self.data.nodes[writer]
-        if node.mode != "grad" or not self._wanted[writer]:
+        if node.mode != "grad" or not self._wanted[writer] or not any(map(_carries_gradient, node.outputs)):
             return None
         return Because(Cause.DATA, node.location, (node.id, node.id))
 
@@ -307,6 +351,10 @@ class Flow:
 
 def _merged(ways: tuple[Cut, ...], more: tuple[Cut, ...]) -> tuple[Cut, ...]:
     return tuple(sorted(set(ways).union(more)))[:_LIMIT]
+
+
+def _carries_gradient(info: TensorInfo) -> bool:
+    return str(info.dtype).startswith(("float", "bfloat", "complex"))
 
 
 def _gives_inference_tensor(node: Node, like: Node) -> bool:

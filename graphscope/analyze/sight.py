@@ -10,11 +10,14 @@ from functools import cached_property
 from graphscope.analyze.flow import Flow
 from graphscope.analyze.replaced import Replacements
 from graphscope.findings import Because, Cause, Verdict, to_place
-from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo
+from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo, reached_from
 
 _NAMES_TOLD = 3
 _CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|FloatTensor)\(")
 """What makes a tensor of numbers."""
+_ASSIGNED = re.compile(r"(\w+)\s*=[^=]")
+_LEAVES = re.compile(r"\b(numpy|tolist|item|__array__)\b|\bnp\.|\bfloat\(")
+"""What takes the values of a tensor out of torch."""
 _WORDS = re.compile(r"[^\W\d]\w*")
 _MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
 
@@ -61,6 +64,20 @@ class Sight:
         """What the roots are the results of, or the leaves that they are."""
         return [self.data.by_id[edge.source] for root in self.data.roots for edge in self.data.incoming[root]]
 
+    def backward_reaching(self, node: Node) -> str | None:
+        """Where a backward ran that reached a leaf, if one did."""
+        place = next((place for place, reached in self._backwards if node.id in reached), None)
+        return None if place is None else to_place(place)
+
+    @cached_property
+    def _backwards(self) -> list[tuple[Location, set[str]]]:
+        """Every line that ran backward, with all that it reached."""
+        return [
+            (one.location, reached_from(self.data, one.nodes[1:]))
+            for one in self.evidence[Clue.BACKWARD]
+            if one.location is not None and len(one.nodes) > 1
+        ]
+
     @cached_property
     def modules_called(self) -> frozenset[str]:
         """Paths of the modules in which an op ran, their parents included."""
@@ -93,15 +110,6 @@ class Sight:
         followers = self._followers(node)
         return [place for place in followers if not any(self._goes_on(number) for number in self.flow.outgoing[place])]
 
-    def steps_into_dead_ends(self, node: Node) -> list[int]:
-        """Numbers of the steps into the last things made of a tensor, one for each."""
-        inside = {self.flow.position[node.id], *self._followers(node)}
-        return [
-            number
-            for place in self.dead_ends(node)
-            for number in [next(n for n in self.flow.incoming[place] if self.flow.steps[n].source in inside)]
-        ]
-
     def _followers(self, node: Node) -> list[int]:
         return [
             place
@@ -113,11 +121,11 @@ class Sight:
         return not self.flow.is_bookkeeping(self.data.nodes[self.flow.steps[number].target])
 
     def reenters_after(self, left: Because) -> bool:
-        """A tensor that a root depends on was made of plain numbers after a value left PyTorch."""
+        """A tensor that a root depends on may have been made of numbers after a value left PyTorch."""
         time = self.flow.position[left.nodes[-1]]
         roots = {self.flow.position[node.id] for node in self.made}
         for place, node in enumerate(self.data.nodes):
-            if node.kind is Kind.LEAF and node.role in {Role.CONSTANT, Role.INPUT} and not node.names:
+            if node.kind is Kind.LEAF and node.role in {Role.CONSTANT, Role.INPUT} and not _is_factory_made(node):
                 readers = [self.flow.steps[number].target for number in self.flow.outgoing[place]]
                 if self.flow.cuts[place] is not None and any(reader > time for reader in readers):
                     return True
@@ -130,6 +138,7 @@ class Sight:
         followers = [self.data.nodes[place] for place in self._followers(node)]
         lines = {one.location for one in followers if one.location is not None}
         names = {name for one in followers for name in one.names}
+        names |= {match[1] for one in lines if (match := _ASSIGNED.match(one.code)) is not None}
         found = []
         for place, leaf in enumerate(self.data.nodes):
             code = leaf.location.code if leaf.location is not None else ""
@@ -138,6 +147,17 @@ class Sight:
             if leaf.location in lines or names.intersection(_WORDS.findall(code)):
                 found.append(Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,)))
         return found
+
+    def leaving(self, ends: Iterable[int]) -> list[Because]:
+        """Dead ends at which values left torch, last first."""
+        nodes = [self.data.nodes[place] for place in sorted(ends, reverse=True)]
+        return [
+            Because(Cause.LEFT_PYTORCH, node.location, (node.id,))
+            for node in nodes
+            if node.op in {"detach", "local_scalar_dense"}
+            and node.location is not None
+            and _LEAVES.search(node.location.code)
+        ]
 
     def leaves_behind(self, node: Node) -> str:
         """The leaves that a gradient at ``node`` goes on to, in words."""
@@ -174,6 +194,11 @@ class Sight:
         if because.cause is Cause.INFERENCE_MODE:
             return f"inference_mode at {where}"
         return f"no_grad at {where}"
+
+
+def _is_factory_made(node: Node) -> bool:
+    """Made by ``torch.rand`` and the like, not of numbers that somebody had."""
+    return node.location is not None and not _CONVERSIONS.search(node.location.code)
 
 
 def _parts(one: Evidence) -> set[str]:

@@ -405,6 +405,9 @@ class OpLog:
             if not is_leaf(tensor):
                 return self._met(tensor, None)
         alias = self.memory.neighbour(tensor)
+        if alias is None and is_parameter(tensor):  # what a parameter is made of need not live on
+            known = self.memory.maker(tensor)
+            alias = known if known is not None and known.kind == OP else None
         return self._remember(tensor, self._add_leaf(tensor, alias=alias, maker=self._maker_of(tensor, alias)))
 
     def _maker_of(self, tensor: torch.Tensor, alias: Source | None) -> Op | None:

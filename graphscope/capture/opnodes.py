@@ -180,13 +180,18 @@ class Describer:
 
     def is_inner(self, source: Source) -> bool:
         """What an op in the forward of a custom Function returned."""
-        run = self._log.ops[source.index].run if source.kind == OP else None
-        return run is not None and run.entry.mode == CUSTOM
+        return self._call_of(source) is not None
 
     def location_of_call(self, source: Source) -> Location | None:
         """The line that called the custom Function in whose forward an op ran."""
+        entry = self._call_of(source)
+        return None if entry is None else self.location(entry.line)
+
+    def _call_of(self, source: Source) -> Entry | None:
+        """What called the custom Function in whose forward an op ran; a checkpoint switches once more in there."""
         run = self._log.ops[source.index].run if source.kind == OP else None
-        return self.location(run.entry.line) if run is not None and run.entry.mode == CUSTOM else None
+        entries = () if run is None else (run.entry, *run.outside)
+        return next((entry for entry in entries if entry.mode == CUSTOM), None)
 
     def leaf(self, leaf: Leaf, names: tuple[str, ...]) -> Node:
         """A leaf that only the recording knows."""

@@ -37,6 +37,12 @@ KEEP = "keep"
 """Something is put into a container: the word is the container."""
 ATTRIBUTE = "attribute"
 """An attribute is set: the word is its name."""
+INFERENCE_BLOCK = "inference_block"
+"""A block or function under ``inference_mode``."""
+OPTIMIZER = "optimizer"
+"""An optimizer is made: the word is its name."""
+NON_DIFFERENTIABLE = "non_differentiable"
+"""``ctx.mark_non_differentiable(…)``"""
 ADD = "add"
 """``total += …``: the word is the target."""
 
@@ -109,6 +115,8 @@ def _look_at_call(node: ast.Call, functions: set[str]) -> _Seen:
         yield SWITCH_ON_VALUE, node, ast.unparse(given[0])
     if word == "Parameter":
         yield NEW_PARAMETER, node, ast.unparse(given[0]) if given else ""
+    elif word == "mark_non_differentiable":
+        yield NON_DIFFERENTIABLE, node, ""
     elif word == "compile" and isinstance(node.func, ast.Attribute):
         yield COMPILE, node, ""
     elif word in _HOOKS:
@@ -131,16 +139,8 @@ def _look_at_assignment(node: ast.Assign | ast.AugAssign | ast.AnnAssign, _: set
         target = targets.pop()
         if isinstance(target, (ast.Tuple, ast.List)):
             targets += target.elts
-        elif isinstance(target, ast.Subscript):
-            yield KEEP, node, ast.unparse(target.value)
-            if isinstance(target.value, ast.Attribute) and target.value.attr == "data":
-                yield DATA, node, ast.unparse(target.value.value)
-        elif isinstance(target, ast.Attribute):
-            yield ATTRIBUTE, node, target.attr
-            if target.attr == "data":
-                yield DATA, node, ast.unparse(target.value)
-            elif target.attr == "requires_grad" and node.value is not None:
-                yield (REQUIRE if _is_true(node.value) else FREEZE), node, ast.unparse(target.value)
+        else:
+            yield from _look_at_target(node, target)
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         yield ADD, node, ast.unparse(node.target)
         yield KEEP, node, ast.unparse(node.target)
@@ -150,9 +150,33 @@ def _look_at_assignment(node: ast.Assign | ast.AugAssign | ast.AnnAssign, _: set
             yield ADD, node, name
 
 
+def _look_at_target(node: ast.Assign | ast.AugAssign | ast.AnnAssign, target: ast.expr) -> _Seen:
+    if isinstance(node.value, ast.Call) and "optim" in ast.unparse(node.value.func).lower():
+        yield OPTIMIZER, node, ast.unparse(target)
+    if isinstance(target, ast.Subscript):
+        yield KEEP, node, ast.unparse(target.value)
+        if isinstance(target.value, ast.Attribute) and target.value.attr == "data":
+            yield DATA, node, ast.unparse(target.value.value)
+    elif isinstance(target, ast.Attribute):
+        yield ATTRIBUTE, node, target.attr
+        if target.attr == "data":
+            yield DATA, node, ast.unparse(target.value)
+        elif target.attr == "requires_grad" and node.value is not None:
+            yield (REQUIRE if _is_true(node.value) else FREEZE), node, ast.unparse(target.value)
+
+
 def _look_at_block(node: ast.With | ast.AsyncWith, _: set[str]) -> _Seen:
     if any(last_name(item.context_expr) in _SAVED_HOOKS for item in node.items):
         yield SAVED_HOOKS, node, ""
+    if any(_is_inference(item.context_expr) for item in node.items):
+        yield INFERENCE_BLOCK, node, ""
+
+
+def _is_inference(expression: ast.expr) -> bool:
+    given = _positional(expression) if isinstance(expression, ast.Call) else []
+    return last_name(expression) == "inference_mode" and not (
+        given and isinstance(given[0], ast.Constant) and given[0].value is False
+    )
 
 
 def _look_at_class(node: ast.ClassDef, _: set[str]) -> _Seen:
@@ -167,6 +191,8 @@ def _look_at_function(node: ast.FunctionDef | ast.AsyncFunctionDef, _: set[str])
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Attribute) and decorator.attr == "compile":
             yield COMPILE, decorator, ""
+        elif _is_inference(decorator):
+            yield INFERENCE_BLOCK, decorator, node.name
 
 
 _LOOKS: dict[type[ast.AST], Callable[[Any, set[str]], _Seen]] = {

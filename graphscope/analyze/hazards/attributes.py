@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from graphscope.analyze.causes import make_hazard
 from graphscope.analyze.sight import Sight, listed
 from graphscope.findings import Hazard, Severity, Verdict
-from graphscope.model import Clue, Kind, Node, Role
+from graphscope.model import Clue, Evidence, Kind, Node, Role
 
 _CONVERSIONS = frozenset(
     {"to_copy", "clone", "mul", "div", "sub", "neg", "view", "t", "transpose", "reshape", "unsqueeze"}
@@ -36,26 +36,10 @@ def _optimizers(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]
         and row.node not in held
         and row.name.partition(".")[0] in tops
     ]
-    strangers = [one for one in optimizers if len(one.numbers) > 1 and one.numbers[1]]
-    for one in strangers:
-        rows = [
-            row
-            for row in verdicts
-            if row.kind == "parameter" and row.requires_grad and row.node not in held and _shape(row) in one.words[1:]
-        ]
-        if rows:
-            yield make_hazard(
-                "optimizer_holds_strangers",
-                one.location,
-                optimizer=one.subject,
-                count=f"{one.numbers[1]} parameter{'s' * (one.numbers[1] > 1)}",
-                shapes=", ".join(one.words[1:4]),
-                names=listed([row.name for row in rows], "and"),
-                are="are" if len(rows) > 1 else "is",
-                they="they were" if len(rows) > 1 else "it was",
-                tensors=tuple(row.name for row in rows),
-                nodes=tuple(row.node for row in rows),
-            )
+    for one in optimizers:
+        if len(one.numbers) > 1 and one.numbers[1] and outside:
+            same_shape = [row for row in outside if _shape(row) in one.words[1:]]
+            yield _strangers(sight, one, same_shape or outside)
             return
     if outside:
         whole = {row.name.split(".")[1] for row in outside} - {
@@ -72,6 +56,23 @@ def _optimizers(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]
             tensors=tuple(row.name for row in outside),
             nodes=tuple(row.node for row in outside),
         )
+
+
+def _strangers(sight: Sight, one: Evidence, rows: list[Verdict]) -> Hazard:
+    """An optimizer whose parameters are no longer the model's."""
+    made = {mark.location for mark in sight.statements("optimizer") if mark.words[0] == one.subject}
+    return make_hazard(
+        "optimizer_holds_strangers",
+        made.pop() if len(made) == 1 else one.location,
+        optimizer=one.subject,
+        count=f"{one.numbers[1]} parameter{'s' * (one.numbers[1] > 1)}",
+        shapes=", ".join(one.words[1:4]),
+        names=listed([row.name for row in rows], "and"),
+        are="are" if len(rows) > 1 else "is",
+        they="they were" if len(rows) > 1 else "it was",
+        tensors=tuple(row.name for row in rows),
+        nodes=tuple(row.node for row in rows),
+    )
 
 
 def _shape(row: Verdict) -> str:

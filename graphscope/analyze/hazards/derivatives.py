@@ -9,7 +9,9 @@ from graphscope.analyze.sight import Sight, listed
 from graphscope.findings import Hazard, Verdict, to_place
 from graphscope.model import Clue, Kind, Location, Node
 
-_ZERO = frozenset({"round", "sign", "floor", "ceil", "trunc", "sgn", "fix", "heaviside", "floor_divide"})
+_ZERO = frozenset(
+    {"round", "sign", "floor", "ceil", "trunc", "sgn", "fix", "heaviside", "floor_divide", "bernoulli", "poisson"}
+)
 _BACKWARD_OF_COMPILED = "CompiledFunctionBackwardBackward"
 
 

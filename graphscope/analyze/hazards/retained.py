@@ -183,5 +183,9 @@ def _growing(sight: Sight) -> Iterator[Hazard]:
 
 def _statement(sight: Sight, kind: str, word: str) -> Location | None:
     """The one line that does this with a name."""
-    found = {one.location for one in sight.statements(kind) if one.words[0] in {word, word.rpartition(".")[2]}}
+    found = {
+        one.location
+        for one in sight.statements(kind)
+        if one.words[0] in {word, word.rpartition(".")[2]} and not one.words[1].endswith("= None")
+    }
     return found.pop() if len(found) == 1 else None
