@@ -242,7 +242,7 @@ class Recorder(TorchDispatchMode):
         """The run of ops that this op belongs to; coming back to a line later begins a new one."""
         entry = self._regions.find(frame, mode)
         run = self._run
-        if run is None or run.entry is not entry:
+        if run is None or run.entry != entry:
             run = self._run = Run(entry, self._regions.outside(frame, entry))
         return run
 
