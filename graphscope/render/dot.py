@@ -87,15 +87,16 @@ def to_dot(data: GraphData, options: DotOptions | None = None) -> graphviz.Digra
     """
     options = options or DotOptions()
     palette = PALETTES[options.theme]
-    stubs = [*_stub_lines(data, palette)] if "stubs" in options.show else []
-    inner = [*_node_lines(data, options, palette), *_edge_lines(data, palette), *stubs]
+    stubs = [*stub_lines(data, palette)] if "stubs" in options.show else []
+    inner = [*node_lines(data, options, palette), *edge_lines(data, palette), *stubs]
     entries = legend_entries(data, palette, stubs=bool(stubs)) if options.legend else []
     caption = to_caption(data, palette, entries, wide=options.rankdir is Direction.RIGHT)
-    body = [*_default_lines(data, options, palette), *_framed(inner, caption, options.title)]
+    body = [*default_lines(data, options, palette), *_framed(inner, caption, options.title)]
     return graphviz.Digraph("graphscope", body=body)
 
 
-def _default_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
+def default_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
+    """What holds for all boxes and edges that say nothing else."""
     title = visible("autograd graph" if options.title is None else options.title)
     tooltip = to_tooltip(f"{title}\n{describe(data)}")
     yield (
@@ -135,12 +136,12 @@ def _framed(inner: Sequence[str], caption: str, title: str | None) -> Iterator[s
     yield "\t}\n"
 
 
-def _node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
+def node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
     """Nodes outside all clusters, then the clusters with theirs, then what no edge leads to or from."""
-    frames = {look: _label_frame(look, palette) for look in Look}
+    frames = {look: label_frame(look, palette) for look in Look}
     paths = paths_of(data)
     lines = {
-        node.id: _node_line(node, data, options.show, frames, module_around(paths.get(node.id, ())))
+        node.id: node_line(node, data, options.show, frames, module_around(paths.get(node.id, ())))
         for node in data.nodes
     }
     apart = unconnected(data)
@@ -151,7 +152,7 @@ def _node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Itera
     yield from unconnected_lines(apart, lines, palette, is_down=is_down)
 
 
-def _label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
+def label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
     """What stands before the title, between title and details, and after them."""
     mark = "" if look is Look.TRACKED else f"{GLYPHS[look]}  "
     attributes = "" if look is Look.TRACKED else _look_attributes(look, palette)
@@ -159,23 +160,30 @@ def _label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
     return f"label=<{mark}<b>", f"</b><br/>{font}", f"</font>>{attributes}"
 
 
-def _node_line(
+def box_text(node: Node, data: GraphData, show: frozenset[str], module: str = "") -> tuple[str, str]:
+    """The title of a box and the lines below it, inside the frame of a module."""
+    title = title_of(node)
+    if module and node.kind is Kind.LEAF:
+        title = title.removeprefix(f"{module}.")
+    return elide(title), wrap("\n".join(details_of(node, data, show)))
+
+
+def node_line(
     node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]], module: str
 ) -> str:
+    """One box; ``frames`` holds ``label_frame`` of each look."""
     before, between, after = frames[look_of(node, data.view)]
-    whole = title_of(node)
-    title = elide(whole.removeprefix(f"{module}.") if module and node.kind is Kind.LEAF else whole)
-    details = "\n".join(details_of(node, data, show))
-    tooltip = "" if title == whole else whole
+    title, details = box_text(node, data, show, module)
+    tooltip = "" if title == title_of(node) else title_of(node)
     if node.location is not None:
         tooltip = f"{tooltip}\n{place_of(node.location)}".removeprefix("\n")
     if tooltip:
         after = f"{after} tooltip={to_tooltip(tooltip)}"
-    lines = to_label(wrap(details)).replace("\n", "<br/>")
+    lines = to_label(details).replace("\n", "<br/>")
     return f"\t{to_identifier(node.id)} [{before}{to_label(title)}{between}{lines}{after}]\n"
 
 
-def _stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
+def stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Inputs without gradient that the graph knows nothing else of."""
     colour = palette.edges[EdgeLook.CUT]
     for node in data.nodes:
@@ -188,7 +196,7 @@ def _stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
             yield f'\t{stub} -> {to_identifier(node.id)} [class=cut style=dashed color="{colour}"]\n'
 
 
-def _edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
+def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Edges in order; two uses of one tensor are two edges."""
     looks = {
         EdgeLook.FLOWS: "",

@@ -49,6 +49,10 @@ class Engine(StrEnum):
     """Bundled if it is installed, else system."""
     BUNDLED = "bundled"
     SYSTEM = "system"
+    DOT = "dot"
+    """As ``auto``, with the layout of Graphviz's ``dot`` whatever the size."""
+    FAST = "fast"
+    """As ``auto``, with the layout of fast-sugiyama whatever the size."""
 
 
 class Format(StrEnum):
@@ -95,7 +99,7 @@ def draw(
     Args:
         dot_text: what ``to_dot(data).source`` gives.
         format: ``svg``, ``png`` or ``pdf``.
-        engine: ``auto``, ``bundled`` or ``system``.
+        engine: a word of ``Engine``; ``dot`` and ``fast`` draw as ``auto``.
         timeout: seconds until the layout is given up.
         layout: Graphviz's name of the layout: ``dot``, or ``nop2`` for a graph that has positions.
         id_prefix: begins the ids in an SVG; made of its content by default.
@@ -141,7 +145,7 @@ def _known(kind: type[_Choice], given: str) -> _Choice:
 
 
 def _chosen(engine: Engine) -> Engine:
-    if engine is Engine.AUTO:
+    if engine in {Engine.AUTO, Engine.DOT, Engine.FAST}:
         if _bundled_folder() is not None and sys.executable:
             return Engine.BUNDLED
         if shutil.which("dot"):

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from graphscope.errors import FormatError
 from graphscope.model import GraphData
 from graphscope.render.dot import Direction, DotOptions, to_dot
-from graphscope.render.engine import DEFAULT_TIMEOUT, Engine, draw
+from graphscope.render.engine import DEFAULT_TIMEOUT, Engine
 from graphscope.render.palette import Theme
+from graphscope.render.picture import to_picture
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
 from graphscope.serialize import dumps
@@ -107,14 +108,18 @@ def format_of(path: Path) -> str:
 
 def _drawn(format: str) -> Callable[[GraphData, RenderOptions], bytes]:
     def write(data: GraphData, options: RenderOptions) -> bytes:
-        return draw(_dot(data, options), format, engine=options.engine, timeout=options.timeout)
+        drawn, chosen = view(data, options.view), _dot_options(options)
+        return to_picture(drawn, format, chosen, engine=options.engine, timeout=options.timeout)
 
     return write
 
 
 def _dot(data: GraphData, options: RenderOptions) -> str:
-    chosen = DotOptions(theme=options.theme, rankdir=options.direction, show=options.show)
-    return str(to_dot(view(data, options.view), chosen).source)
+    return str(to_dot(view(data, options.view), _dot_options(options)).source)
+
+
+def _dot_options(options: RenderOptions) -> DotOptions:
+    return DotOptions(theme=options.theme, rankdir=options.direction, show=options.show)
 
 
 def _text(data: GraphData, options: RenderOptions) -> str:
