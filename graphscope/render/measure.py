@@ -54,7 +54,7 @@ def text_size(text: str, size: float, *, bold: bool = False) -> Size:
     r"""Room that lines of text take.
 
     >>> text_size("add", 12, bold=True)
-    Size(width=21.34..., height=13.92)
+    Size(width=21.336, height=13.92)
     >>> text_size("one\ntwo", 10).height
     23.2
     """
