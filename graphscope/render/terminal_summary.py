@@ -58,11 +58,13 @@ def depth_of(data: GraphData) -> int:
     >>> depth_of(GraphData(nodes=(), edges=(), roots=(), torch=""))
     0
     """
-    depth: dict[str, int] = {}
-    for node in data.nodes:  # inputs come before their readers
-        before = max((depth.get(edge.source, 0) for edge in data.incoming[node.id]), default=0)
-        depth[node.id] = before + (node.kind in {Kind.OP, Kind.GROUP})
-    return max((depth[root] for root in data.roots or depth), default=0)
+    place = {node.id: number for number, node in enumerate(data.nodes)}
+    counts = [node.kind in {Kind.OP, Kind.GROUP} for node in data.nodes]
+    depth = [int(counted) for counted in counts]
+    for edge in sorted(data.edges, key=lambda edge: place[edge.target]):  # inputs come before their readers
+        target = place[edge.target]
+        depth[target] = max(depth[target], depth[place[edge.source]] + counts[target])
+    return max((depth[place[root]] for root in data.roots), default=0) if data.roots else max(depth, default=0)
 
 
 def elements_of(node: Node) -> int | None:
@@ -127,7 +129,8 @@ def _saved_facts(data: GraphData) -> Iterator[Fact]:
     saved = [tensor for node in data.nodes for tensor in node.saved]
     if not saved:
         return
-    held = [storage for storage in data.storages if storage.id in data.owners]
+    used = {tensor.storage for tensor in saved}
+    held = [storage for storage in data.storages if storage.id in used]
     kept = [storage for storage in held if not storage.parameter]
     size = to_bytes_text(sum(storage.bytes for storage in kept))
     text = f"{size} in {to_count_text(len(kept), 'storage')} kept for backward"
