@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from graphscope.capture.budget import Budget
 from graphscope.capture.optypes import NodeType, NodeTypes, input_count
 from graphscope.capture.order import topological_order
-from graphscope.capture.stack import reserve_depth, safe_depth
 
 _UNNUMBERED = 2**64 - 1
 """``_sequence_nr()`` of every ``AccumulateGrad``, and of nodes that torch made for an error alone."""
@@ -42,7 +42,7 @@ class Trace:
         """Of a leaf: shortly before the number of the first op that reads it, by slot."""
         self._in_order = True
         """No node reads one that was made after it."""
-        self._affordable = _share_of(safe_depth())
+        self._budget = Budget()
         self._types = NodeTypes()
 
     def order(self) -> list[int]:
@@ -64,7 +64,8 @@ class Trace:
         Breadth first, so that a walk that has to stop has seen what is nearest to the roots. The hot loop of discovery.
         """
         nodes, kinds, numbers, inputs, index = self.nodes, self.kinds, self.numbers, self.inputs, self.index
-        known, look_up, affordable = self._types.known, self._types.look_up, self._affordable
+        known, look_up = self._types.known, self._types.look_up
+        budget, affordable = self._budget, self._budget.affordable
         first = len(nodes)
         for node in starts:
             if node is not None and node not in index:
@@ -80,10 +81,10 @@ class Trace:
             if kind.accumulate:
                 continue
             if count > affordable or kind.takes_list:
-                if not self._can_follow(node, kind, count):
+                if not budget.allows(node, nodes, count + (input_count(node, kind) if kind.takes_list else 0)):
                     self.stopped.append(position)
                     continue
-                affordable = self._affordable
+                affordable = budget.affordable
             number = numbers[position]
             for source, output in node.next_functions:
                 if source is None:
@@ -99,6 +100,7 @@ class Trace:
                 row.append((place, output))
             if number == _UNNUMBERED:  # and yet no leaf
                 self._in_order = False
+        budget.close(nodes, self.stopped)
 
     def _read_by(self, number: int, slot: int, place: int) -> None:
         """Take note that an op reads a node whose number is not below its own."""
@@ -107,12 +109,6 @@ class Trace:
             self._first_reads[place] = min(key, self._first_reads.get(place, key))
         else:
             self._in_order = False
-
-    def _can_follow(self, node: Any, kind: NodeType, count: int) -> bool:
-        expected = count + (input_count(node, kind) if kind.takes_list else 0)
-        if expected > self._affordable and not self.stopped:
-            self._affordable = _share_of(reserve_depth(4 * expected))
-        return expected <= self._affordable
 
 
 def discover(roots: Sequence[Any], others: Sequence[Any]) -> Trace:
@@ -125,8 +121,3 @@ def discover(roots: Sequence[Any], others: Sequence[Any]) -> Trace:
     trace.reached = len(trace.nodes)
     trace.follow(others)
     return trace
-
-
-def _share_of(depth: int) -> int:
-    """Nodes to touch where ``depth`` can be freed; the rest is for what is in hand beside the graph."""
-    return depth - depth // 8

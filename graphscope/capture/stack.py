@@ -1,12 +1,14 @@
 """How deep a graph may be walked before freeing it would overflow the C stack.
 
-Once Python has touched every node of a chain, torch frees that chain by recursion in C, about 200
-bytes of stack a node (measured on torch 2.13 and 2.14). The crash comes later, when the user's own tensor
+Once Python has touched every node of a chain, torch frees that chain by recursion in C, 200 to 290 bytes of
+stack a node (measured on torch 2.13 and 2.14). The crash comes later, when the user's own tensor
 goes. So a walk asks here first how many nodes the running thread can afford.
 
 On Linux the main thread's stack grows on demand up to its soft limit. Raising the limit for the moment of
 one read far below the stack pointer makes the kernel grow it there and then; the growth stays
 when the limit is put back, costs address space but no memory, and no child process inherits it.
+
+That a graph is freed in another thread, with a smaller stack than the one it was walked in, cannot be foreseen.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import sys
 import threading
 from pathlib import Path
 
-_BYTES_PER_NODE = 320
-"""Stack that freeing one node may take: measured 190–210, with a margin for other builds."""
+_BYTES_PER_NODE = 384
+"""Stack that freeing one node may take: 200 (addmm) to 290 (_foreach_mul), with a margin for other builds."""
 
 _RESERVED = 160 * 1024
 """Stack left for whatever runs when the graph is freed."""
@@ -37,9 +39,18 @@ def safe_depth() -> int:
     return max((_stack_bytes() - _RESERVED) // _BYTES_PER_NODE, 0)
 
 
+def has_fixed_limit() -> bool:
+    """Whether ``reserve_depth`` comes to an end before the address space does."""
+    if sys.platform != "linux" or not _in_first_thread():
+        return True
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_STACK)[1] != resource.RLIM_INFINITY
+
+
 def reserve_depth(depth: int) -> int:
     """Make room for a chain ``depth`` nodes deep where the system allows, and return the safe depth then."""
-    if sys.platform == "linux" and threading.current_thread() is threading.main_thread():
+    if sys.platform == "linux" and _in_first_thread():
         grown = _grow_main_stack(depth * _BYTES_PER_NODE + _RESERVED)
         return max(safe_depth(), (grown - _RESERVED) // _BYTES_PER_NODE)
     return safe_depth()
@@ -50,12 +61,18 @@ def _stack_bytes() -> int:
         low, high = ctypes.c_size_t(), ctypes.c_size_t()
         ctypes.windll.kernel32.GetCurrentThreadStackLimits(ctypes.byref(low), ctypes.byref(high))
         return high.value - low.value
-    if threading.current_thread() is threading.main_thread():
+    if _in_first_thread():
         return _main_stack_bytes()
     try:
         return _thread_stack_bytes()
     except (OSError, AttributeError):
         return _SMALLEST_STACK
+
+
+def _in_first_thread() -> bool:
+    """On the stack that the process began with. After a fork in another thread, that one is called main, but is not."""
+    main = threading.main_thread()
+    return main.ident == threading.get_ident() and type(main).__name__ == "_MainThread"
 
 
 def _main_stack_bytes() -> int:

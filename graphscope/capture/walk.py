@@ -291,8 +291,8 @@ class _Builder:
     def _notices(self) -> Iterator[str]:
         if self._trace.stopped:
             yield (
-                f"The walk stopped after {len(self._trace.nodes):,} nodes, as many as the stack of this thread can "
-                "surely free again; what lies behind is not shown. "
+                f"The walk stopped after {len(self._trace.nodes):,} nodes. With those of earlier walks that is as many "
+                "as the stack of this thread can surely free again; what lies behind is not shown. "
                 "Walk in the main thread, or in one with a larger stack."
             )
         if not hasattr(torch._C._autograd, "SavedTensor"):
