@@ -10,8 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphscope.api import Graph, compare, explain, load, memory, record, recording, walk
+    from graphscope.api import compare, explain, load, memory, record, recording, walk
     from graphscope.errors import GraphscopeError
+    from graphscope.graph import Graph
     from graphscope.model import Edge, Node, TensorInfo
 
 __version__ = "0.1.0"
@@ -34,7 +35,7 @@ __all__ = [
 
 _HOMES = {
     "Edge": "graphscope.model",
-    "Graph": "graphscope.api",
+    "Graph": "graphscope.graph",
     "GraphscopeError": "graphscope.errors",
     "Node": "graphscope.model",
     "TensorInfo": "graphscope.model",

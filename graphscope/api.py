@@ -1,4 +1,4 @@
-"""What users call and hold: ``walk``, ``load`` and ``Graph``.
+"""What users call: ``walk``, ``record``, ``compare``, ``explain``, ``memory``, ``load``.
 
 torch and the renderers are imported inside the functions that need them, so that
 ``import graphscope`` and a look at a saved graph stay cheap.
@@ -8,137 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from graphscope.errors import FormatError, InputError
-from graphscope.model import Edge, GraphData, Node
+from graphscope.graph import Graph
+from graphscope.model import GraphData
 
 if TYPE_CHECKING:
-    import graphviz
     import torch
     from rich.console import RenderableType
 
+    from graphscope.capture.fake import FakeRun
     from graphscope.capture.record import Recorder
     from graphscope.comparison import Comparison
     from graphscope.explanation import Explanation, Memory
-
-
-class Graph:
-    """What autograd did, as a value to look at: a thin view over ``GraphData``.
-
-    Prints itself in a terminal (rich) and shows itself as the last expression of a notebook cell.
-
-    Example:
-        >>> import torch, graphscope
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> loss = (x * 3).sum()
-        >>> [node.op for node in graphscope.walk(loss).nodes if node.op]
-        ['mul', 'sum']
-    """
-
-    def __init__(self, data: GraphData, *, whole: GraphData | None = None) -> None:
-        """Wrap the data of a graph; ``whole`` is the recording that it is a part of, where there is one."""
-        self._data = data
-        self._whole = data if whole is None else whole
-
-    @property
-    def data(self) -> GraphData:
-        """The records themselves."""
-        return self._data
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Leaves, ops and outputs, inputs before what reads them."""
-        return self._data.nodes
-
-    @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Uses of tensors, in the order of their targets."""
-        return self._data.edges
-
-    @property
-    def roots(self) -> tuple[str, ...]:
-        """Ids of the output nodes where a backward would start."""
-        return self._data.roots
-
-    def check(self) -> Graph:
-        """Verify every invariant of the graph; see ``GraphData.check``."""
-        self._data.check()
-        return self
-
-    def to_json(self) -> dict[str, Any]:
-        """The whole graph as JSON data, by the schema ``graphscope/schema/graph-1.json``."""
-        from graphscope.serialize import to_json
-
-        return to_json(self._data)
-
-    def to_dot(self) -> graphviz.Digraph:
-        """The drawing as a ``graphviz.Digraph``: text to keep, change, or render elsewhere."""
-        from graphscope.render.dot import to_dot
-
-        return to_dot(self._data)
-
-    def to(self, format: str) -> str | bytes:
-        """The graph in any format of ``graphscope.render.formats.FORMATS``: text, or bytes of an image.
-
-        Raises:
-            FormatError: for a format that is not in the table.
-            EngineError: if drawing failed or took too long.
-        """
-        from graphscope.render.formats import render
-
-        return render(self._data, format)
-
-    def explain(self) -> Explanation:
-        """Who gets a gradient from the roots and who does not, why, and at which line.
-
-        At full strength on the graph of a recording; a graph that was only walked tells who is reached.
-        """
-        from graphscope.analyze.explain import explain
-        from graphscope.explanation import Explanation
-
-        return Explanation(explain(self._whole))
-
-    def memory(self) -> Memory:
-        """What backward keeps in memory: by op, module, line and storage, each storage once."""
-        from graphscope.analyze.memory import measure_memory
-        from graphscope.explanation import Memory
-
-        return Memory(measure_memory(self._data))
-
-    def save(self, path: str | Path) -> Path:
-        """Write the graph to a file; the suffix picks the format, as in ``to``."""
-        from graphscope.render.formats import save
-
-        return save(self._data, Path(path))
-
-    def __repr__(self) -> str:
-        """One line: how much there is."""
-        from graphscope.style import summary_line
-
-        return f"<Graph: {summary_line(self._data)}>"
-
-    def __str__(self) -> str:
-        """The graph as plain text."""
-        from graphscope.render.terminal import to_text
-
-        return to_text(self._data)
-
-    def __rich__(self) -> RenderableType:
-        """The graph for a rich console."""
-        from graphscope.render.terminal import TerminalOptions, renderable
-
-        return renderable(self._data, TerminalOptions())
-
-    def _repr_mimebundle_(
-        self, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
-    ) -> dict[str, str]:
-        from graphscope.notebook import mimebundle
-
-        return mimebundle(self._data, include=include, exclude=exclude)
 
 
 def walk(outputs: object, *, names: object = None) -> Graph:
@@ -247,10 +133,11 @@ class Recording:
     It keeps no tensor alive: ask while the outputs live.
     """
 
-    def __init__(self, recorder: Recorder, base: Path | None = None) -> None:
+    def __init__(self, recorder: Recorder, base: Path | None = None, fake: FakeRun | None = None) -> None:
         """Hold a recorder; ``record`` and ``recording`` make these."""
         self._recorder = recorder
         self._base = base
+        self._fake = fake
         self.result: Any = None
         """What the recorded function returned; None for a ``with`` block."""
 
@@ -270,17 +157,25 @@ class Recording:
     def _graph(
         self, outputs: tuple[object, ...], names: object, frame: FrameType, *, all_frames: bool = False
     ) -> Graph:
+        with self._fake.named() if self._fake is not None else nullcontext():
+            return self._named_graph(outputs, names, frame, all_frames=all_frames)
+
+    def _named_graph(self, outputs: tuple[object, ...], names: object, frame: FrameType, *, all_frames: bool) -> Graph:
         from graphscope.capture.given import gather_names, to_roots
         from graphscope.capture.merge import Options, merge
         from graphscope.transforms import behind_roots
 
         known = gather_names(names, frame)
+        if self._fake is not None:
+            self._fake.name_arguments(known)
         wanted = outputs[0] if len(outputs) == 1 else outputs
         if not outputs:
             wanted = self.result if self.result is not None else self._recorder.log.ends()
-        roots = to_roots(wanted, known) if outputs or wanted else []
+        roots = [] if isinstance(wanted, list) and not wanted and not outputs else to_roots(wanted, known)
         options = Options(base=self._base, all_frames=all_frames, every_module=names is not None)
         whole = merge(self._recorder, roots, known, options=options)
+        if self._fake is not None:
+            whole = self._fake.told_of(whole)
         return Graph(behind_roots(whole) if outputs else whole, whole=whole)
 
     def compare(self, *tensors: torch.Tensor, names: object = None) -> Comparison:
@@ -326,11 +221,18 @@ class Recording:
         return self._graph((), None, sys._getframe(1))._repr_mimebundle_(include, exclude)
 
 
-def record(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Recording:
+def record(function: Callable[..., Any], *args: Any, fake: bool = False, **kwargs: Any) -> Recording:
     """Run a function or module and record every operation, tracked by autograd or not.
 
     What runs is not changed: results, random numbers, gradients and fused paths are those of an unrecorded run. What
     the function raises comes through untouched.
+
+    Args:
+        function: what to run.
+        args: what to call it with.
+        fake: run on fake tensors, which have shapes but no numbers: a model of any size, in no memory. Modules are as
+            they were afterwards. A program that asks a tensor for a number fails.
+        kwargs: what to call it with.
 
     Example:
         >>> import torch, graphscope
@@ -342,13 +244,29 @@ def record(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Recording
         >>> [(node.op, node.mode, node.backward) for node in rec.graph(rec.result).nodes if node.op]
         [('mul', 'no_grad', None), ('add', 'grad', 'AddBackward0')]
     """
+    if fake:
+        return _record_fake(sys._getframe(1), function, args, kwargs)
     with _recording(sys._getframe(1)) as recording_:
         recording_.result = function(*args, **kwargs)
     return recording_
 
 
-def recording() -> AbstractContextManager[Recording]:
+def _record_fake(
+    frame: FrameType, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recording:
+    from graphscope.capture.fake import FakeRun, used_by
+
+    run = FakeRun()
+    with run.active(used_by(function, args, kwargs)), _recording(frame, run) as recording_:
+        recording_.result = run.call(function, args, kwargs)
+    return recording_
+
+
+def recording(*, fake: bool = False) -> AbstractContextManager[Recording]:
     """Record a ``with`` block; the recording stays usable if the block raises.
+
+    Args:
+        fake: run on fake tensors, as in ``record``: a model may be built in the block and take no memory.
 
     Example:
         >>> import torch, graphscope
@@ -358,17 +276,29 @@ def recording() -> AbstractContextManager[Recording]:
         >>> [edge.reason.value for edge in rec.graph(y).edges if edge.reason]
         ['detach']
     """
-    return _recording(sys._getframe(1))
+    frame = sys._getframe(1)
+    return _recording_fake(frame) if fake else _recording(frame)
 
 
 @contextmanager
-def _recording(frame: FrameType) -> Iterator[Recording]:
+def _recording_fake(frame: FrameType) -> Iterator[Recording]:
+    from graphscope.capture.fake import FakeRun
+    from graphscope.capture.names import frame_namespaces
+
+    run = FakeRun()
+    inner, *outer = frame_namespaces(frame)
+    with run.active({**(outer[0] if outer else {}), **inner}), _recording(frame, run) as recording_:
+        yield recording_
+
+
+@contextmanager
+def _recording(frame: FrameType, fake: FakeRun | None = None) -> Iterator[Recording]:
     from graphscope.capture.record import Recorder
 
     file = Path(frame.f_code.co_filename)
     recorder = Recorder()
     with recorder.active():
-        yield Recording(recorder, file.parent if file.is_absolute() else None)
+        yield Recording(recorder, file.parent if file.is_absolute() else None, fake)
 
 
 def compare(
