@@ -26,6 +26,7 @@ from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards import find_hazards
 from graphscope.analyze.sight import Sight, listed
 from graphscope.findings import Because, Cause, Explained, Group, Verdict, to_place
+from graphscope.garbage import collection_paused
 from graphscope.model import GraphData, Kind, Node, Role, TensorInfo
 
 _RECORD = "A recording would tell: run graphscope explain on the script, or graphscope.record(function)."
@@ -50,6 +51,7 @@ def explain(data: GraphData, *, starts_backward: bool = False) -> Explained:
     return explain_sight(Sight(data=data, flow=Flow(data=data), starts_backward=starts_backward))
 
 
+@collection_paused()
 def explain_sight(sight: Sight) -> Explained:
     """As ``explain``, of a graph that is already looked at."""
     said = list(_verdicts(sight))
@@ -121,7 +123,7 @@ def _causes_of_trainable(sight: Sight, node: Node) -> list[Because]:
     if cuts is not None:
         found = sight.flow.because([cut.step for cut in cuts])
         return found or [Because(Cause.UNKNOWN, None, (node.id,))]
-    if not sight.data.recorded or any(one.stopped for one in sight.data.nodes):
+    if not sight.data.recorded or sight.is_stopped:
         return [Because(Cause.UNKNOWN, None, (node.id,))]
     return _causes_of_dropped(sight, node)
 
@@ -134,7 +136,7 @@ def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
     ends = sight.dead_ends(node)
     if not ends:
         return [Because(Cause.UNUSED, None, (node.id,))]
-    if any(one.reached and one.backward == "Error" for one in sight.data.nodes):
+    if sight.is_marked_once:
         marked = sight.statements("once_differentiable")
         return [Because(Cause.CUSTOM_FUNCTION, marked[0].location if len(marked) == 1 else None, (node.id,))]
     last = sight.data.nodes[ends[-1]]

@@ -230,6 +230,8 @@ class Flow:
         return {region.id: region.location for region in self.data.regions}
 
     def _cut(self, edge: Edge) -> Because | None:
+        if edge.gradient:
+            return None
         source, target = self.data.by_id[edge.source], self.data.by_id[edge.target]
         ends = (edge.source, edge.target)
         cause = _CUTS.get(edge.reason) if edge.reason is not None else None
@@ -271,7 +273,7 @@ class Flow:
     def _untracked_output(self, edge: Edge, source: Node) -> Because | None:
         """One of several outputs of a recorded op: the indices beside the values."""
         read = source.outputs[edge.output]
-        if edge.gradient or len(source.outputs) < 2 or read.requires_grad is not False:  # noqa: PLR2004  several
+        if len(source.outputs) < 2 or read.requires_grad is not False:  # noqa: PLR2004  several
             return None
         if not any(info.requires_grad for info in source.outputs):
             return None

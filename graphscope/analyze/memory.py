@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from graphscope.findings import Kept, KeptStorage, Share
+from graphscope.garbage import collection_paused
 from graphscope.model import GraphData, Kind, Location, Node, SavedTensor, State
 
 _CHECKPOINTS_TOLD = 12
@@ -25,6 +26,7 @@ class _Holding(NamedTuple):
     savers: list[tuple[Node, SavedTensor]]
 
 
+@collection_paused()
 def measure_memory(data: GraphData) -> Kept:
     """Everything that the backward nodes of a graph keep alive."""
     holdings = _holdings(data)

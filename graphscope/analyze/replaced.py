@@ -26,20 +26,12 @@ class Replacements:
         if any(not self.flow.is_bookkeeping(self.data.by_id[edge.target]) for edge in self.data.outgoing[parameter.id]):
             return None
         shape = parameter.outputs[0].shape
-        homes = {name.rpartition(".")[0] for name in parameter.names}
-        for node in self._stand_ins:
-            if node.outputs[0].shape != shape or node.id == parameter.id:
-                continue
-            readers = [self.data.by_id[edge.target] for edge in self.data.outgoing[node.id]]
-            in_place = any(reader.module in homes for reader in readers)
-            made_in_forward = (
-                node.role is Role.PARAMETER
-                and not node.names
-                and any(reader.module is not None and reader.module not in self._paths for reader in readers)
-            )
-            if in_place or (made_in_forward and node.location is not None):
-                return Because(Cause.NOT_IN_GRAPH, node.location, (node.id,))
-        return None
+        homes = (name.rpartition(".")[0] for name in parameter.names)
+        in_place = (self._read_in.get((shape, home)) for home in homes)
+        node = next((one for one in in_place if one is not None), None) or self._made_in_forward.get(shape)
+        if node is None or node.id == parameter.id:
+            return None
+        return Because(Cause.NOT_IN_GRAPH, node.location, (node.id,))
 
     def words_of(self, because: Because) -> str:
         """The other tensor in a sentence."""
@@ -54,21 +46,32 @@ class Replacements:
         return frozenset(module.path for module in self.data.modules)
 
     @cached_property
-    def _stand_ins(self) -> list[Node]:
-        """What wants a gradient and is read in a module without being its own parameter."""
-        own: dict[str, set[str]] = {}
-        for node in self.data.nodes:
-            if node.kind is Kind.LEAF and node.role is Role.PARAMETER:
-                own[node.id] = {name.rpartition(".")[0] for name in node.names}
-        found = []
-        for node in self.data.nodes:
-            if node.kind is Kind.OUTPUT or not node.outputs or not node.outputs[0].requires_grad:
-                continue
-            modules = {
-                module
-                for edge in self.data.outgoing[node.id]
-                if (module := self.data.by_id[edge.target].module) is not None
-            }
-            if modules - own.get(node.id, set()):
-                found.append(node)
+    def _read_in(self) -> dict[tuple[object, str], Node]:
+        """By shape and module: what wants a gradient and is read there without being a parameter of that module."""
+        found: dict[tuple[object, str], Node] = {}
+        for node in self._wanting:
+            own = {name.rpartition(".")[0] for name in node.names} if node.role is Role.PARAMETER else ()
+            for edge in self.data.outgoing[node.id]:
+                module = self.data.by_id[edge.target].module
+                if module is not None and module not in own:
+                    found.setdefault((node.outputs[0].shape, module), node)
         return found
+
+    @cached_property
+    def _made_in_forward(self) -> dict[object, Node]:
+        """By shape: nameless parameters that a module nobody knows has read, with the line that made them."""
+        found: dict[object, Node] = {}
+        for node in self._wanting:
+            if node.role is Role.PARAMETER and not node.names and node.location is not None:
+                modules = (self.data.by_id[edge.target].module for edge in self.data.outgoing[node.id])
+                if any(module is not None and module not in self._paths for module in modules):
+                    found.setdefault(node.outputs[0].shape, node)
+        return found
+
+    @cached_property
+    def _wanting(self) -> list[Node]:
+        return [
+            node
+            for node in self.data.nodes
+            if node.kind is not Kind.OUTPUT and node.outputs and node.outputs[0].requires_grad
+        ]

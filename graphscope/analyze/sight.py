@@ -139,14 +139,33 @@ class Sight:
         lines = {one.location for one in followers if one.location is not None}
         names = {name for one in followers for name in one.names}
         names |= {match[1] for one in lines if (match := _ASSIGNED.match(one.code)) is not None}
-        found = []
-        for place, leaf in enumerate(self.data.nodes):
-            code = leaf.location.code if leaf.location is not None else ""
-            if leaf.kind is not Kind.LEAF or self.flow.cuts[place] is None or not _CONVERSIONS.search(code):
-                continue
-            if leaf.location in lines or names.intersection(_WORDS.findall(code)):
-                found.append(Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,)))
-        return found
+        return [
+            Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,))
+            for leaf, words in self._made_of_numbers
+            if leaf.location in lines or names.intersection(words)
+        ]
+
+    @cached_property
+    def _made_of_numbers(self) -> list[tuple[Node, list[str]]]:
+        """Leaves that a root depends on and that ``torch.tensor`` made, with the words of the line."""
+        return [
+            (leaf, _WORDS.findall(leaf.location.code))
+            for place, leaf in enumerate(self.data.nodes)
+            if leaf.kind is Kind.LEAF
+            and leaf.location is not None
+            and self.flow.cuts[place] is not None
+            and _CONVERSIONS.search(leaf.location.code)
+        ]
+
+    @cached_property
+    def is_stopped(self) -> bool:
+        """The walk that the graph comes from did not go to its end."""
+        return any(node.stopped for node in self.data.nodes)
+
+    @cached_property
+    def is_marked_once(self) -> bool:
+        """A root depends on a gradient whose Function is marked ``@once_differentiable``."""
+        return any(node.reached and node.backward == "Error" for node in self.data.nodes)
 
     def leaving(self, ends: Iterable[int]) -> list[Because]:
         """Dead ends at which values left torch, last first."""
