@@ -55,7 +55,7 @@ class Explanation:
         return self._explained.error
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON data, as docs/json.md describes it."""
+        """All of it as JSON data, by the schema ``graphscope/schema/explain-1.json``."""
         return self._explained.to_json()
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Memory:
         return self._kept.by_line
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON data, as docs/json.md describes it."""
+        """All of it as JSON data, by the schema ``graphscope/schema/memory-1.json``."""
         return self._kept.to_json()
 
     def __repr__(self) -> str:

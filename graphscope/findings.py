@@ -1,6 +1,6 @@
 """What an analysis says of a graph: verdicts on tensors, hazards, the story of an error, the memory that is kept.
 
-Records without torch, made by ``analyze`` and shown by ``render``; their ``to_json`` follows docs/json.md.
+Records without torch, made by ``analyze`` and shown by ``render``; their ``to_json`` follows ``schema/explain-1.json`` and ``memory-1.json``.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Explained:
         return tuple(row for row in self.tensors if row.is_missing)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of docs/json.md."""
+        """The document of ``graphscope/schema/explain-1.json``."""
         return {
             "format": "graphscope.explain",
             "version": 1,
@@ -285,7 +285,7 @@ class Kept:
     recorded: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The document of docs/json.md."""
+        """The document of ``graphscope/schema/memory-1.json``."""
         return {
             "format": "graphscope.memory",
             "version": 1,

@@ -142,7 +142,7 @@ def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
     last = sight.data.nodes[ends[-1]]
     dropped = [Because(Cause.UNUSED, last.location, (last.id,))]
     left, back = sight.leaving(ends), sight.came_back(node)
-    unique = sight.flow.unique([*back, *left])
+    unique = sight.flow.unique([*left, *back])
     if back or len(left) == len(ends):
         return unique
     if not left:

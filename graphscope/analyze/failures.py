@@ -154,9 +154,13 @@ def _non_leaf_optimized(scene: _Scene) -> _Story:
 def _not_used(scene: _Scene) -> _Story | None:
     rows = [row for row in scene.explanation.tensors if row.requires_grad and not row.receives_grad and row.is_leaf]
     row = next(iter(rows), None)
-    if row is None:
-        return None
-    return _Story(row.location or scene.raised.location, row.message, row.remedy)
+    if row is not None:
+        return _Story(row.location or scene.raised.location, row.message, row.remedy)
+    return _Story(
+        scene.raised.location,
+        f"A gradient is asked for a tensor that {scene.sight.root_words} does not depend on.",
+        "Compute with it on the way, or pass allow_unused=True and take None for its gradient.",
+    )
 
 
 # ------------------------------------------------------------------------------------- writes in place

@@ -244,6 +244,10 @@ class Flow:
             return Because(cause, target.location or source.location, ends)
         if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and target.region is not None:
             return Because(cause, self._region_places[target.region] or target.location, ends)
+        if cause is Cause.DETACH and target.location is not None and "deepcopy(" in target.location.code:
+            return Because(Cause.NOT_IN_GRAPH, target.location, ends)  # a copy has taken its place
+        if cause is Cause.NON_DIFFERENTIABLE and _hands_on_indices(target):
+            return Because(Cause.INTEGER_DTYPE, target.location, ends)
         if cause is Cause.CUSTOM_FUNCTION:
             return Because(cause, self._marked_near(target.location) or target.location, ends)
         return Because(cause, target.location, ends)
@@ -357,6 +361,12 @@ def _merged(ways: tuple[Cut, ...], more: tuple[Cut, ...]) -> tuple[Cut, ...]:
 
 def _carries_gradient(info: TensorInfo) -> bool:
     return str(info.dtype).startswith(("float", "bfloat", "complex"))
+
+
+def _hands_on_indices(node: Node) -> bool:
+    """Of ``max(dim)`` only the indices are left; the values, which carry a gradient, have died at once."""
+    kinds = {_carries_gradient(info) for info in node.outputs}
+    return kinds == {True, False} and all(info.requires_grad is not True for info in node.outputs)
 
 
 def _gives_inference_tensor(node: Node, like: Node) -> bool:

@@ -92,6 +92,7 @@ class _Writer:
         size = max((len(to_bytes_text(row.bytes)) for row in shown), default=0)
         words = min(max((cells(self._text(row.words)) for row in shown), default=0), self._width // 3)
         bar = min(self._width - label - size - words - 6, _BAR_MOST)
+        words = min(words, self._width - label - size - 4)
         for row in shown:
             name = elide_cells(self._text(row.label), label, self._mark)
             head = f"{name}{' ' * (label - cells(name))}  {to_bytes_text(row.bytes):>{size}}  "
