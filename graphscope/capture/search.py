@@ -265,6 +265,9 @@ def _only(names: Iterable[str], stored: Mapping[str, Any]) -> Members:
     return [(name, stored[name]) for name in names if name in stored]
 
 
+_PYTHONS_OWN = frozenset({types.GetSetDescriptorType, types.MemberDescriptorType})
+
+
 class _Attributes:
     """Reads what instances of a class store, by the descriptors that Python itself made for it."""
 
@@ -273,14 +276,13 @@ class _Attributes:
 
     @functools.cached_property
     def _slots(self) -> list[tuple[str, Callable[[Any], Any]]]:
-        return [
-            (name, member.__get__) for name, member in self._members() if type(member) is types.MemberDescriptorType
-        ]
+        found = [(name, member) for name, member in self._members() if name != "__dict__"]
+        return [(name, member.__get__) for name, member in found if type(member) is types.MemberDescriptorType]
 
     @functools.cached_property
     def _dictionaries(self) -> list[Callable[[Any], dict[str, Any]]]:
         found = [member for name, member in self._members() if name == "__dict__"]
-        return [member.__get__ for member in found if type(member) is types.GetSetDescriptorType]
+        return [member.__get__ for member in found if type(member) in _PYTHONS_OWN]
 
     def _members(self) -> Iterator[tuple[str, Any]]:
         for base in reversed(self._kind.__mro__):
