@@ -105,9 +105,7 @@ PathOption = Annotated[
 ]
 HideOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="WHAT,…", rich_help_panel=_DRAWING, help="Roles, operations, modules, tensors to leave out."
-    ),
+    typer.Option(metavar="WHAT,…", rich_help_panel=_DRAWING, help="Roles, operations, modules, tensors to leave out."),
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", rich_help_panel=_DRAWING, help="Draw every box, however many there are.")

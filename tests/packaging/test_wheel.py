@@ -82,6 +82,7 @@ def test_the_metadata(unpacked: Path) -> None:
     assert metadata.get_all("Provides-Extra") == ["dev", "test"]
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(line.split(">")[0] for line in needed) == [
+        "fast-sugiyama",
         "fontpkg-arimo",
         "graphviz",
         "pygraphviz",

@@ -242,7 +242,10 @@ def test_the_time_limit_holds_and_nothing_is_left() -> None:
 
 @needs_proc
 def test_ctrl_c_ends_the_drawing(tmp_path: Path) -> None:
-    program = "import sys; from graphscope.render.engine import draw; draw(sys.stdin.read(), 'svg')"
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored below a shell's &
+        "from graphscope.render.engine import draw; draw(sys.stdin.read(), 'svg')"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", program]
     with subprocess.Popen(

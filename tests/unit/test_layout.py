@@ -269,6 +269,7 @@ def test_a_failing_layout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
 def test_ctrl_c_leaves_no_child() -> None:
     program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored below a shell's &
         "from graphscope.render.layout import place\nfrom graphscope.render.measure import Size\n"
         "edges = [(n, n + 1) for n in range(3999)] + [(n, 3999) for n in range(3990)]\n"
         "place([Size(10, 10)] * 4000, edges, timeout=60)\n"
