@@ -108,9 +108,10 @@ def programs(draw: st.DrawFn) -> GraphData:
     maker = _Maker()
     for _ in range(draw(st.integers(1, 3))):
         steps = draw(st.lists(STEPS, min_size=1, max_size=4))
+        inner = draw(st.lists(STEPS, max_size=2)) * draw(st.integers(1, 5))
         odd = draw(st.integers(0, 8))
         for number in range(draw(st.integers(1, 5))):
-            for place, step in enumerate(steps):
+            for place, step in enumerate([*steps, *inner]):
                 is_odd = number == odd and place == 0
                 maker.step(step._replace(op="odd", cut=not step.cut) if is_odd else step, number)
     if draw(st.booleans()):

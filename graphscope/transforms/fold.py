@@ -23,6 +23,8 @@ _EASY = 31
 _SMALL = 10
 """Most ops and leaves of a module without modules in it that is drawn open only when all others are: a ``Linear``."""
 
+_COARSE = 16
+"""Boxes below which a drawing could well show more."""
 _FEW = 9
 """A folded drawing with fewer boxes says little; code outside of modules is then shown by its lines."""
 
@@ -117,25 +119,43 @@ class _Folder:
         return divide(self._data, self._links, self._scopes, opens, repeats=self._repeats, apart=around, plain=plain)
 
     def deepest(self, limit: int) -> tuple[int, Plain]:
-        """The largest depth that is easy to take in, or the first one that says enough within ``limit`` boxes."""
+        """The largest depth that is easy to take in, or the first one that says enough within ``limit`` boxes.
+
+        Where ops in no inner block are what crowds the next depth, they become one box for each line or stretch of
+        them, if that brings more modules into sight.
+        """
         depth, count = 1, self._count(1)
+        easy = min(limit, _EASY)
         for further in range(2, self.levels + 2):
             next_count = self._count(further)
-            if next_count > (limit if count < _FEW else min(limit, _EASY)):
+            if next_count > (limit if count < _FEW else easy):
                 break
             depth, count = further, next_count
         else:
-            further = depth
-        if count > limit or (count < _FEW and further > depth):
+            return (depth, Plain.OPS) if count <= limit else self._by_lines(depth, depth, limit)
+        if count < _COARSE:
+            shown = self._modules_shown(depth, Plain.OPS)
             for plain in (Plain.LINES, Plain.STRETCHES):
-                for at in range(further, depth - 1, -1):
-                    if count != self._count(at, plain) <= limit:
-                        return at, plain
+                if self._count(further, plain) <= easy and self._modules_shown(further, plain) > shown:
+                    return further, plain
+        return self._by_lines(depth, further, limit) if count > limit or count < _FEW else (depth, Plain.OPS)
+
+    def _by_lines(self, depth: int, further: int, limit: int) -> tuple[int, Plain]:
+        """Ops by lines or stretches, as deep as the limit allows."""
+        count = self._count(depth)
+        for plain in (Plain.LINES, Plain.STRETCHES):
+            for at in range(further, depth - 1, -1):
+                if count != self._count(at, plain) <= limit:
+                    return at, plain
         return depth, Plain.OPS
 
     def _count(self, depth: int, plain: Plain = Plain.OPS) -> int:
         """Boxes of a drawing in which nothing is expanded."""
         return len(self._divided(depth, plain, within=0).boxes)
+
+    def _modules_shown(self, depth: int, plain: Plain) -> int:
+        boxes = self._divided(depth, plain, within=0).boxes
+        return sum(box.is_group and box.scope is not None and box.scope.is_module for box in boxes)
 
     def draw(self, partition: Partition, how: str) -> GraphData:
         """The view, with notes on how it came about."""

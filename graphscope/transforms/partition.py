@@ -123,6 +123,7 @@ def divide(
     stack: list[tuple[Block, Surround | None]] = [(scopes.whole, None)]
     while stack:
         stack.extend(reversed(list(divider.divide(*stack.pop()))))
+    _follow_to_the_end(partition.drawn_as)
     _place_leaves(partition)
     _place_rest(partition)
     return partition
@@ -238,6 +239,13 @@ class _Divider:
             return ""
         first, last = min(place.line for place in known), max(place.line for place in known)
         return f"{known[0].file}:{first}" if first == last else f"{known[0].file}:{first}–{last}"
+
+
+def _follow_to_the_end(drawn_as: array[int]) -> None:
+    """What is drawn for a node may itself stand in a later round of something within."""
+    for position in range(len(drawn_as)):
+        while drawn_as[drawn_as[position]] != drawn_as[position]:
+            drawn_as[position] = drawn_as[drawn_as[position]]
 
 
 def _place_leaves(partition: Partition) -> None:
