@@ -16,7 +16,9 @@ import torch
 from graphscope.capture.saved import Slot, slots_of
 from graphscope.capture.tensors import metadata_info
 
-_NUMBERED_BACKWARD = re.compile(r"Backward\d*$")
+_NODE_NAME = re.compile(r"(.+)Backward(?:Autograd[A-Za-z]+)?(?:\d+(?:[A-Z][A-Za-z]*)?)?(_copy)?$")
+"""The op, then a dispatch key, the number of its derivative, an overload: ``ForeachMulBackward1Scalar``."""
+
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _NOTES = {
@@ -94,7 +96,7 @@ def _describe_once(node_class: type, name: str) -> NodeType:
 
 
 def _describe_fully(node_class: type, name: str, *, custom: bool) -> NodeType:
-    stem = _NUMBERED_BACKWARD.sub("", name)
+    stem = _stem(name)
     op = stem if custom else op_word(name)
     return NodeType(
         accumulate=name == "AccumulateGrad",
@@ -112,12 +114,21 @@ def op_word(node_name: str) -> str:
 
     >>> op_word("LogSoftmaxBackward0"), op_word("GridSampler2DBackward0"), op_word("MaxPool2DWithIndicesBackward0")
     ('log_softmax', 'grid_sampler_2d', 'max_pool2d_with_indices')
+    >>> op_word("ForeachMulBackward1Scalar"), op_word("SumBackwardAutogradNestedTensor0"), op_word("ViewBackward0_copy")
+    ('foreach_mul', 'sum', 'view_copy')
+    >>> op_word("ConvolutionBackwardBackward0"), op_word("CopyBackwards")
+    ('convolution_backward', 'copy_backwards')
     """
-    stem = _NUMBERED_BACKWARD.sub("", node_name).lstrip("_")
-    known = _aten_names().get(stem)
+    stem = _stem(node_name).lstrip("_")
+    known = _aten_names().get(stem) or _aten_names().get(stem + "Forward")  # _flash_attention_forward
     if known is not None:
         return known
     return _WORD_START.sub("_", stem).lower() if stem else node_name
+
+
+def _stem(node_name: str) -> str:
+    matched = _NODE_NAME.match(node_name)
+    return node_name if matched is None else matched[1] + (matched[2] or "")
 
 
 def base_name(qualified: str) -> str:
