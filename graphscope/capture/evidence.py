@@ -21,7 +21,7 @@ from graphscope.capture.names import Names
 from graphscope.capture.oprecords import Op, Source, StorageWrite, signature_of
 from graphscope.capture.optimizers import find_optimizers
 from graphscope.capture.record import Recorder
-from graphscope.capture.regions import GRAD, Entry, current_mode
+from graphscope.capture.regions import CHECKPOINT, CUSTOM, GRAD, Entry, current_mode
 from graphscope.capture.search import module_dictionary
 from graphscope.capture.singular import singular_nodes
 from graphscope.capture.source import Owner, owner_of, shown_file, to_location
@@ -37,6 +37,9 @@ _OF_HOLDERS = frozenset({suspects.KEEP, suspects.ATTRIBUTE, suspects.ADD})
 _TENSOR_FLAGS = frozenset({"requires_grad", "requires_grad_"})
 _DROPOUTS = frozenset({"native_dropout", "dropout", "alpha_dropout", "feature_dropout", "bernoulli"})
 _NORMALIZATIONS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm"})
+_BY_TORCH = frozenset({CUSTOM, CHECKPOINT})
+"""Switches that no program means as one: gradients are off inside, and come by another way."""
+
 _LINES_TOLD = 8
 """Places told of one kind."""
 
@@ -272,7 +275,7 @@ def _layers(links: Links) -> Iterator[Evidence]:
     found: dict[tuple[Clue, str, str | None, Location | None], list[str]] = {}
     log = links.recorder.log
     for index, op in enumerate(log.ops):
-        if op.training is None or op.raised or op.in_backward:
+        if op.training is None or op.raised or op.in_backward or (op.entry is not None and op.entry.mode in _BY_TORCH):
             continue
         inner, outer = op.training
         name = signature_of(op.func).name.rstrip("_")
