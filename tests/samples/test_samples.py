@@ -49,6 +49,12 @@ COMPARED = {
 }
 """What each sample is compared by, and the backward nodes of each run."""
 
+EXPLAINED = {
+    "09_accumulate_and_free": ("memory", "12 B in 1 storage kept for a backward from loss."),
+    "10_several_losses": ("explain", "All 6 trainable parameters get a gradient from output."),
+}
+"""The command that each sample names, and what it says at the first backward."""
+
 
 def run(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run Python elsewhere than in the repository, as a user would."""
@@ -59,7 +65,7 @@ def run(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str
 
 
 def test_samples_are_there() -> None:
-    assert [path.stem for path in SAMPLES] == [*LEAVES, *COMPARED]
+    assert [path.stem for path in SAMPLES] == [*LEAVES, *COMPARED, *EXPLAINED]
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
@@ -68,7 +74,8 @@ def test_sample_is_short_and_proves_what_it_shows(sample: Path) -> None:
     tree = ast.parse(text)
     assert len(text.splitlines()) <= LINE_LIMIT
     assert ast.get_docstring(tree)
-    assert f"graphscope {'render' if sample.stem in LEAVES else 'compare'} samples/{sample.name}" in text
+    command = "render" if sample.stem in LEAVES else EXPLAINED.get(sample.stem, ("compare",))[0]
+    assert f"graphscope {command} samples/{sample.name}" in text
     assert sum(isinstance(node, ast.Assert) for node in ast.walk(tree)) >= 3
 
 
@@ -150,3 +157,12 @@ def test_the_box_of_no_grad_names_its_line(tmp_path: Path) -> None:
     w = comparison["runs"][1]["outputs"][0]
     assert (w["is_leaf"], w["requires_grad"], w["grad_fn"]) == (True, False, None)
     assert comparison["runs"][1]["values_equal"]
+
+
+@pytest.mark.parametrize("sample", [path for path in SAMPLES if path.stem in EXPLAINED], ids=lambda path: path.stem)
+def test_sample_is_explained_as_it_says(sample: Path, tmp_path: Path) -> None:
+    command, said = EXPLAINED[sample.stem]
+    done = run("-m", "graphscope_cli", command, sample, folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout
+    assert run(sample, folder=tmp_path).stdout in done.stdout
