@@ -12,7 +12,7 @@ from graphscope.model import GraphData, Kind, Node, Role
 from graphscope.transforms.inference import Scope
 from graphscope.transforms.links import Links
 from graphscope.transforms.repeats import Item, Repeats, Run
-from graphscope.transforms.scopes import Block, Scopes
+from graphscope.transforms.scopes import Block, Scopes, is_inner
 
 
 class Plain(StrEnum):
@@ -272,7 +272,7 @@ def _place_leaves(partition: Partition) -> None:
             continue
         frame = _common_frame([partition.boxes[box].frame if box >= 0 else None for box in boxes])
         if leaf not in of_a_round:
-            frame = _outside_of_rounds(frame) if _is_inner(data, leaf) else None
+            frame = _outside_of_rounds(frame) if is_inner(data.nodes[leaf]) else None
         partition.add(Box(members=[leaf], frame=frame))
     for key, leaves in shared.items():
         _place_shared(partition, leaves, list(readers[leaves[0]]), key[1])
@@ -289,20 +289,14 @@ def _kind_of(data: GraphData, leaf: int) -> tuple[object, ...]:
 def _place_shared(partition: Partition, leaves: list[int], boxes: list[int], scope: object) -> None:
     """The parameters that one module lends to several boxes are one box."""
     frame = _common_frame([partition.boxes[box].frame for box in boxes])
-    frame = _outside_of_rounds(frame) if _is_inner(partition.data, leaves[0]) else None
+    frame = _outside_of_rounds(frame) if is_inner(partition.data.nodes[leaves[0]]) else None
     owner = scope if isinstance(scope, Scope) and len(leaves) > 1 else None
     partition.add(Box(members=leaves, frame=frame, scope=owner))
 
 
-def _is_inner(data: GraphData, leaf: int) -> bool:
-    """Belongs to a module, rather than being handed in by the user."""
-    node = data.nodes[leaf]
-    return node.role in {Role.PARAMETER, Role.BUFFER} or (node.role is Role.CONSTANT and not node.names)
-
-
 def _belongs_to(data: GraphData, leaf: int, box: Box) -> bool:
     """Parameters, buffers and unnamed constants go with what reads them; what the user handed in stays in sight."""
-    if _is_inner(data, leaf):
+    if is_inner(data.nodes[leaf]):
         return True
     if box.scope is not None and box.scope.is_module:
         own = box.scope.name + "." if box.scope.name else ""

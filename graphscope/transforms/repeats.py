@@ -16,7 +16,7 @@ from graphscope.model import GraphData
 from graphscope.transforms.keys import KeyMaker
 from graphscope.transforms.links import Links
 from graphscope.transforms.rounds import Rounds
-from graphscope.transforms.scopes import Block, Scopes
+from graphscope.transforms.scopes import Block, Scopes, is_inner
 
 _CANDIDATES = 16
 """Lengths of a round that are tried from one place on, shortest first."""
@@ -56,7 +56,7 @@ class Repeats:
 
     def __init__(self, data: GraphData, links: Links, scopes: Scopes) -> None:
         """Read what makes each op what it is."""
-        self._scopes, self._links = scopes, links
+        self._nodes, self._scopes, self._links = data.nodes, scopes, links
         self._maker = KeyMaker(data, links)
         self._types = {module.path: module.type for module in data.modules}
         self._lines = [
@@ -114,7 +114,7 @@ class Repeats:
                 if source_place >= start:
                     wiring.extend((source_place - start, links.output[link]))
                 else:
-                    leaf = self._maker.key_of(source) if source_place < 0 else -1
+                    leaf = self._maker.key_of(source) if source_place < 0 and is_inner(self._nodes[source]) else -1
                     wiring.extend((-1 - outside.setdefault(source, len(outside)), leaf))
         return wiring
 

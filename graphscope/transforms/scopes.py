@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from graphscope.model import GraphData, Kind, Node
+from graphscope.model import GraphData, Kind, Node, Role
 from graphscope.transforms.inference import Inference, ModulePaths, Path, Scope, choose_shared
 from graphscope.transforms.links import Links
 
@@ -52,7 +52,7 @@ class Scopes(NamedTuple):
 
     whole: Block
     sequence: list[int]
-    """Positions of nodes: ops in order, each with the leaves that only it reads right before it."""
+    """Positions of nodes: ops in order, each with the parameters and the like that only it reads right before it."""
     place: array[int]
     """By position: the place in the sequence; -1 of what is not in it."""
     free: list[bool]
@@ -72,7 +72,8 @@ def find_scopes(data: GraphData, links: Links) -> Scopes:
     paths, inferred = _paths(data, free)
     owned: dict[int, list[int]] = {}
     for leaf, reader in _only_readers(links, free).items():
-        owned.setdefault(reader, []).append(leaf)
+        if is_inner(data.nodes[leaf]):
+            owned.setdefault(reader, []).append(leaf)
     block = whole = Block(None, None, 0)
     sequence: list[int] = []
     before: Path = ()
@@ -91,6 +92,11 @@ def find_scopes(data: GraphData, links: Links) -> Scopes:
     for place, position in enumerate(sequence):
         place_of[position] = place
     return Scopes(whole, sequence, place_of, free, _number_calls(whole), inferred)
+
+
+def is_inner(leaf: Node) -> bool:
+    """Belongs to the code that reads it, rather than being handed in by the user: a parameter, an unnamed constant."""
+    return leaf.role in {Role.PARAMETER, Role.BUFFER} or (leaf.role is Role.CONSTANT and not leaf.names)
 
 
 def blocks_of(whole: Block) -> Iterator[Block]:
