@@ -172,17 +172,41 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
     from graphscope.capture.choose import graph_of_variables
 
     try:
-        places = [*variables_at(ending.error), *main_variables()]
-        data = graph_of_variables(places, _to_choice(request), recording.recorded)
+        if ending.error is not None and recording.recorded is not None:
+            data = _graph_of_error(ending.error, recording, request)
+        else:
+            places = [*variables_at(ending.error), *main_variables()]
+            data = graph_of_variables(places, _to_choice(request), recording.recorded)
     except InputError as error:
         if ending.error is not None:
             say(f"there was nothing to draw yet. {error}")
         if ending.status:
             return
         raise InputError(f"The script never called backward() or autograd.grad() in this process. {error}") from None
-    when = "left in its variables" if ending.error is None else "in its variables when the error was raised"
-    say(f"{target.given} had not called backward(): this is the graph of the tensors {when}.")
+    if ending.error is None:
+        say(f"{target.given} had not called backward(): this is the graph of the tensors left in its variables.")
+    else:
+        say(
+            f"{target.given} ended with an error: this is the graph that there was. graphscope explain tells the story."
+        )
     sink(None, data)
+
+
+def _graph_of_error(error: BaseException, recording: LiveRecording, request: Request) -> GraphData:
+    """The graph in which an error happened, with a note at the spot.
+
+    Raises:
+        InputError: if there was no graph yet.
+    """
+    from graphscope.analyze.failures import explain_failure
+    from graphscope.analyze.mark import mark
+    from graphscope.capture.failure import graph_of_failure, read_error
+
+    recorded = recording.recorded
+    data = graph_of_failure(error, recorded, main_variables(), _to_choice(request))
+    if not data.nodes:
+        raise InputError("The variables hold no tensor.")
+    return mark(data, explain_failure(data, read_error(error, recorded.base if recorded is not None else None)))
 
 
 class UserCodeEnded(Exception):  # noqa: N818  not always an error
