@@ -8,11 +8,11 @@ and torch said of a result that it requires grad. A node that no op claims stays
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from graphscope.capture.oplog import OpLog
-from graphscope.capture.oprecords import NEEDS_GRAD, UNTOLD, signature_of
+from graphscope.capture.oprecords import NEEDS_GRAD, NODE, OP, UNTOLD, Source, signature_of
 from graphscope.capture.switches import GRAD
 from graphscope.capture.walk import Walked
 from graphscope.model import Kind, Node
@@ -26,6 +26,9 @@ _MADE_ANEW = "AsStridedBackward0"
 Place = tuple[int, int]
 """A node and an output of it."""
 
+Entry = tuple[int, int, int, bool]
+"""What a node of a walk reads: position of the source, output there, slot, and whether a gradient goes back."""
+
 
 class Claims(NamedTuple):
     """Which op made which node."""
@@ -38,28 +41,74 @@ class Claims(NamedTuple):
     """Op by place of a node that was met while recording and that the walk did not come to."""
 
 
-def find_claims(log: OpLog, walked: Walked) -> Claims:
-    """Pair the nodes of a walk, and those met while recording, with the ops of a recording."""
+def incoming_of(walked: Walked) -> list[list[Entry]]:
+    """What each node of a walk reads, by position."""
+    found: list[list[Entry]] = [[] for _ in walked.data.nodes]
+    positions = {node.id: position for position, node in enumerate(walked.data.nodes)}
+    for source, output, target, slot, gradient, _, _ in walked.data.edges:
+        found[positions[target]].append((positions[source], output, slot, gradient))
+    return found
+
+
+def find_claims(
+    log: OpLog, walked: Walked, incoming: Sequence[Sequence[Entry]], strangers: Collection[int] = ()
+) -> Claims:
+    """Pair the nodes of a walk, and those met while recording, with the ops of a recording.
+
+    Another thread numbers its nodes from its own start, so a number proves nothing where one has been at work. Nodes
+    known to be a stranger's are given to no op, nor is what only they lead to, nor what an op reads that did not
+    come from where the node says.
+
+    Args:
+        log: the recording.
+        walked: the walk.
+        incoming: what ``incoming_of`` tells of it.
+        strangers: positions in the walk of nodes whose results are at hand, and that the recording never met.
+    """
     makers = _Makers(log)
+    met = {one.number for one in log.unseen if one.before is None and not one.kind.custom}
+    nodes, order = walked.data.nodes, walked.order
     op_of: dict[int, int] = {}
     node_of: dict[int, int] = {}
-    nodes = walked.data.nodes
-    for number, identity in sorted(walked.numbers.items()):
-        position = int(identity[1:])
-        index = makers.of(number, nodes[position])
-        if index is not None and index not in node_of:
+    trusted = bytearray(len(nodes))
+    readers: dict[int, list[int]] = {}
+    """Ops that torch says to have read what a node made."""
+    for position in range(len(nodes) - 1, -1, -1):  # readers first
+        node = nodes[position]
+        number = order.get(position)
+        passes = number is None
+        index: int | None = None
+        if number is not None and trusted[position]:
+            index = makers.of(number, node)
+            passes = True
+            if index is None:
+                pass
+            elif number in met or position in strangers or not makers.is_read_by(index, readers.get(position, ())):
+                index, passes = None, False
+            elif index in node_of:
+                index = None
+        if index is not None:
             op_of[position] = index
             node_of[index] = position
-    unseen: dict[int, int] = {}
+        if passes:
+            for source, _, _, _ in incoming[position]:
+                trusted[source] = True
+                if index is not None and node.backward != _COPY_SLICES:
+                    readers.setdefault(source, []).append(index)
+    return Claims(op_of, node_of, _claims_of_unseen(log, walked, makers, node_of))
+
+
+def _claims_of_unseen(log: OpLog, walked: Walked, makers: _Makers, node_of: dict[int, int]) -> dict[int, int]:
+    """As ``find_claims``, of nodes that some tensor had while it lived."""
+    found: dict[int, int] = {}
     for place, one in enumerate(log.unseen):
-        if one.number not in walked.numbers:
+        if one.number not in walked.numbers and one.before is not None:
             kind = one.kind
-            index = makers.of(
-                one.number, Node("", Kind.OP, (one.info,), op=kind.op, backward=kind.name, note=kind.note)
-            )
+            node = Node("", Kind.OP, (one.info,), op=kind.op, backward=kind.name, note=kind.note)
+            index = makers.of(one.number, node)
             if index is not None and index not in node_of:
-                unseen[place] = index
-    return Claims(op_of, node_of, unseen)
+                found[place] = index
+    return found
 
 
 class _Makers:
@@ -70,7 +119,7 @@ class _Makers:
         self._ops: list[int] = []
         self._starts: list[int] = []
         self._stops: list[int] = []
-        last = 0
+        last = log.first_number
         for index, op in enumerate(log.ops):
             if op.number >= 0 and op.mode == GRAD:
                 if op.number > last:
@@ -78,6 +127,18 @@ class _Makers:
                     self._starts.append(last)
                     self._stops.append(op.number)
                 last = op.number
+
+    def is_read_by(self, index: int, readers: Iterable[int]) -> bool:
+        """Whether ops have read a result of another, or one that another tensor stands for by now."""
+        return all(any(self._is_from(one.source, index) for one in self._log.ops[op].inputs) for op in readers)
+
+    def _is_from(self, source: Source, index: int) -> bool:
+        if source.kind == OP:
+            return source.index == index
+        if source.kind != NODE:
+            return False
+        first = bisect.bisect_right(self._stops, self._log.unseen[source.index].number)
+        return index in self._ops[max(first - 1, 0) : first + 1]
 
     def of(self, number: int, node: Node) -> int | None:
         """The op that made a node of this number."""
@@ -140,13 +201,17 @@ def recorded_output(log: OpLog, index: int, node: Node, number: int) -> int:
     return carrying[number] if number < len(carrying) else min(number, len(outputs) - 1)
 
 
-def match_arguments(slots: Sequence[Place], arguments: Sequence[Place]) -> list[int]:
-    """For each of torch's edges the argument it stands for, or -1; both run in the schema's order."""
+def match_arguments(slots: Sequence[Sequence[Any]], arguments: Sequence[Place]) -> list[int]:
+    """For each of torch's edges the argument it stands for, or -1; both run in the schema's order.
+
+    ``slots`` are records that begin with a source and an output of it.
+    """
     matched: list[int] = []
     start, count = 0, len(arguments)
     for slot in slots:
+        wanted = (slot[0], slot[1])
         place = start
-        while place < count and arguments[place] != slot:
+        while place < count and arguments[place] != wanted:
             place += 1
         if place < count:
             matched.append(place)

@@ -12,13 +12,16 @@ from typing import Any
 import torch
 
 from graphscope.capture.oprecords import Known, Source, StorageWrite
-from graphscope.capture.tensors import BASE, storage_key, storage_of, version_of
+from graphscope.capture.tensors import BASE, storage_key, version_of
 
-_storage_address: Callable[[torch.Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
-_data_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
+storage_address: Callable[[torch.Tensor], int] = torch._C._storage_address  # type: ignore[attr-defined]
+data_address: Callable[[torch.Tensor], int] = torch._C._data_address  # type: ignore[attr-defined]
 
 _NO_STORAGE = (RuntimeError, NotImplementedError)
 """What torch raises for tensors without memory of their own."""
+
+
+_new = tuple.__new__
 
 
 class Memory:
@@ -28,7 +31,7 @@ class Memory:
         """Begin with nothing known."""
         self.writes: dict[int, list[StorageWrite]] = {}
         """Writes in place by the ``_cdata`` of the storage they went to, in the order of the ops."""
-        self._makers: dict[int, tuple[int, Source]] = {}
+        self.makers: dict[int, tuple[int, Source]] = {}
         """What made each storage, by its ``_cdata``, and its address, lest another storage took its place unseen."""
         self._by_address: dict[int, Known] = {}
         self._unlisted: list[Known] = []
@@ -38,26 +41,27 @@ class Memory:
     def note_maker(self, tensor: torch.Tensor, source: Source) -> None:
         """Remember what made some memory, also beyond the tensor's life: ``parameter.data = a * b``."""
         try:  # noqa: SIM105  a block of its own takes six times as long
-            self._makers[_storage_address(tensor)] = (_data_address(tensor), source)
+            self.makers[storage_address(tensor)] = (data_address(tensor), source)
         except _NO_STORAGE:
             pass
 
     def maker(self, tensor: torch.Tensor) -> Source | None:
         """What made the memory of a tensor."""
-        address, maker = self._makers.get(storage_key(tensor) or 0, (0, None))
+        address, maker = self.makers.get(storage_key(tensor) or 0, (0, None))
         with contextlib.suppress(*_NO_STORAGE):
-            return maker if maker is not None and address == _data_address(tensor) else None
+            return maker if maker is not None and address == data_address(tensor) else None
         return None
 
     def note_write(self, tensor: torch.Tensor, index: int) -> None:
         """Note that an op wrote to a tensor in place."""
-        storage = storage_of(tensor)
-        if storage is None:
-            return
-        writes = self.writes.setdefault(storage._cdata, [])
-        if not writes or writes[-1].op != index:
-            version = None if BASE.is_inference(tensor) else version_of(tensor)
-            writes.append(StorageWrite(index, version, extent_of(tensor)))
+        try:
+            writes = self.writes.setdefault(storage_address(tensor), [])
+            if not writes or writes[-1].op != index:
+                version = None if BASE.is_inference(tensor) else version_of(tensor)
+                layout = (BASE.storage_offset(tensor), BASE.size(tensor), BASE.stride(tensor))
+                writes.append(_new(StorageWrite, (index, version, layout)))
+        except _NO_STORAGE:
+            pass
 
     def neighbour(self, tensor: torch.Tensor) -> Source | None:
         """A living tensor that shares memory with one met for the first time: an alias made without autograd."""
@@ -73,17 +77,13 @@ class Memory:
 
 def extent_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Which elements of its storage a dense tensor covers: offset, then size and stride of each dimension."""
-    dimensions = zip(BASE.size(tensor), BASE.stride(tensor), strict=True)
-    return (
-        BASE.storage_offset(tensor),
-        *sorted((pair for pair in dimensions if pair[0] != 1), key=lambda pair: -pair[1]),
-    )
+    return StorageWrite(0, None, (BASE.storage_offset(tensor), BASE.size(tensor), BASE.stride(tensor))).extent
 
 
 def _address(tensor: torch.Tensor) -> int:
     """Where the storage lies, which survives a round trip through numpy; 0 for tensors without memory."""
     try:
-        address = _data_address(tensor)
+        address = data_address(tensor)
         return address - BASE.storage_offset(tensor) * BASE.element_size(tensor) if address else 0
     except _NO_STORAGE:
         return 0

@@ -13,12 +13,12 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from graphscope.capture.claims import Place, find_claims, match_arguments, recorded_output
+from graphscope.capture.claims import Entry, Place, find_claims, incoming_of, match_arguments, recorded_output
 from graphscope.capture.evidence import Links, gather
 from graphscope.capture.names import Names
 from graphscope.capture.opnodes import Describer, Options
@@ -37,6 +37,8 @@ _STEP = 1 << 24
 """Room between two ops for leaves and nodes that stand between them."""
 
 _MADE_ANEW = "the history of a view, made anew after what it views was written in place"
+
+_WRITES = Node._fields.index("writes")
 
 _PLAIN = Options()
 
@@ -67,8 +69,9 @@ def merge(
     recorder.log.settle()
     walked = walk_linked(roots, names, others=others, every_module=options.every_module)
     with quiet_look(), collection_paused():
-        merged = _Merge(recorder, walked, names, options)
-        data = merged.build([*roots, *others])
+        given = [*roots, *others]
+        merged = _Merge(recorder, walked, names, options, given)
+        data = merged.build(given)
         links = Links(recorder, walked, names, data, merged.id_of, merged.id_of_walked, merged.claims, options.base)
         return dataclasses.replace(data, evidence=gather(links))
 
@@ -76,9 +79,12 @@ def merge(
 class _Merge:
     """One merge; its attributes are the tables that the steps share."""
 
-    def __init__(self, recorder: Recorder, walked: Walked, names: Names, options: Options) -> None:
+    def __init__(
+        self, recorder: Recorder, walked: Walked, names: Names, options: Options, given: Sequence[Root]
+    ) -> None:
         self._recorder, self._log, self._walked, self._names = recorder, recorder.log, walked, names
-        self._claims = find_claims(self._log, walked)
+        incoming = incoming_of(walked)
+        self._claims = find_claims(self._log, walked, incoming, self._strangers(given, incoming))
         self._first_leaf = len(self._log.ops)
         self._first_unseen = self._first_leaf + len(self._log.leaves)
         self._first_walked = 0
@@ -90,10 +96,18 @@ class _Merge:
         self._names_at: dict[Place, list[str]] = {}
         self._describe = Describer(recorder, names, options)
         self._reasons = Reasons()
-        self._incoming: list[list[Edge]] = [walked.data.incoming[node.id] for node in walked.data.nodes]
+        self._incoming = incoming
         self._nodes: dict[int, Node] = {}
         self._links: dict[int, list[_Link]] = {}
         self._ids: dict[int, str] = {}
+
+    def _strangers(self, given: Sequence[Root], incoming: Sequence[Sequence[Entry]]) -> set[int]:
+        """Where in the walk the nodes stand whose results are given and were never met while recording."""
+        found: set[int] = set()
+        for root, output in zip(given, self._walked.data.roots, strict=False):
+            if root.tensor is not None and root.node is not None and self._log.known_source(root.tensor) is None:
+                found.update(source for source, _, _, _ in incoming[int(output[1:])])
+        return found
 
     @property
     def claims(self) -> dict[str, int]:
@@ -169,6 +183,8 @@ class _Merge:
     def _walk_place(self, position: int, output: int) -> Place:
         index = self._claims.op_of.get(position)
         if index is not None:
+            if len(self._log.outputs[index]) == 1:
+                return index, 0
             return index, recorded_output(self._log, index, self._walked.data.nodes[position], output)
         return self._moved.get(position) or (self._first_walked + position, output)
 
@@ -187,7 +203,7 @@ class _Merge:
                 self._nodes[number] = node._replace(op=None, note=_MADE_ANEW if made_anew else None)
             else:
                 self._nodes[number] = node
-            self._links[number] = [self._torch_link(edge) for edge in self._incoming[position]]
+            self._links[number] = self._torch_links(position)
             if leaf is not None and leaf.alias is not None:
                 self._add_alias(number, leaf.alias)
         for index, unseen in enumerate(self._log.unseen):
@@ -196,9 +212,12 @@ class _Merge:
                 self._need(number)
                 self._add_inner_result(number, unseen.before)
 
-    def _torch_link(self, edge: Edge, argument: str | None = None) -> _Link:
-        source, output = self._walk_place(int(edge.source[1:]), edge.output)
-        return _new(_Link, (source, output, edge.slot, edge.gradient, None, argument))
+    def _torch_links(self, position: int) -> list[_Link]:
+        links = []
+        for position_of_source, output_there, slot, gradient in self._incoming[position]:
+            source, output = self._walk_place(position_of_source, output_there)
+            links.append(_new(_Link, (source, output, slot, gradient, None, None)))
+        return links
 
     def _add_alias(self, number: int, alias: Source) -> None:
         """A leaf that shares memory with, or was made from, something recorded."""
@@ -226,17 +245,21 @@ class _Merge:
         self._links[number].append(_Link(source, output, slots, False, None, None))  # noqa: FBT003  a record
 
     def _need(self, number: int) -> None:
-        """Make the node of a leaf or an unseen backward node when something reads it."""
-        if number in self._nodes or number < self._first_leaf or number >= self._first_walked:
-            return
-        self._links[number] = []
-        if number < self._first_unseen:
+        """Make the node of a leaf or an unseen backward node when something reads it, and what it is made from."""
+        aliases: list[tuple[int, Source]] = []
+        while number not in self._nodes and self._first_leaf <= number < self._first_walked:
+            self._links[number] = []
+            if number >= self._first_unseen:
+                self._nodes[number] = self._describe.unseen(self._log.unseen[number - self._first_unseen])
+                break
             leaf = self._log.leaves[number - self._first_leaf]
             self._nodes[number] = self._describe.leaf(leaf, tuple(self._names_at.get((number, 0), ())))
-            if leaf.alias is not None:
-                self._add_alias(number, leaf.alias)
-        else:
-            self._nodes[number] = self._describe.unseen(self._log.unseen[number - self._first_unseen])
+            if leaf.alias is None:
+                break
+            aliases.append((number, leaf.alias))
+            number, _ = self._place(leaf.alias)
+        for reader, alias in reversed(aliases):
+            self._add_alias(reader, alias)
 
     def _noise(self) -> set[int]:
         """Ops of no interest: ``nn.init`` only fills leaves; an op that saves its own output detaches it first."""
@@ -261,35 +284,49 @@ class _Merge:
         position = self._claims.node_of.get(index)
         walked = self._walked.data.nodes[position] if position is not None else None
         self._nodes[index] = self._describe.op(index, op, walked, self._names_at)
-        self._links[index] = list(self._op_links(index, op, position))
-
-    def _op_links(self, index: int, op: Op, position: int | None) -> Iterator[_Link]:
-        """torch's edges with the arguments they stand for, then the arguments without gradient."""
-        argument_name = signature_of(op.func).argument_name
-        places = [self._place(one.source) for one in op.inputs]
-        for number, _ in places:
-            if number >= self._first_leaf:
-                self._need(number)
+        places = []
+        for one in op.inputs:
+            place = self._place(one.source)
+            if place[0] >= self._first_leaf:
+                self._need(place[0])
+            places.append(place)
         if position is None:
-            tracked = op.mode == GRAD and self._describe.made_a_node(index)
-            for slot, (one, (source, output)) in enumerate(zip(op.inputs, places, strict=True)):
-                gradient = tracked and one.requires_grad
-                reason = None if gradient else self._reason(index, one, source)
-                yield _new(_Link, (source, output, slot, gradient, reason, argument_name(one.place)))
-            return
-        slots = self._incoming[position]
+            self._links[index] = self._untracked_links(index, op, places)
+        else:
+            self._links[index] = self._tracked_links(index, op, places, position)
+
+    def _untracked_links(self, index: int, op: Op, places: list[Place]) -> list[_Link]:
+        """The arguments of an op that has no node, or none that the walk came to."""
+        names = signature_of(op.func).argument_names
+        tracked = op.mode == GRAD and self._describe.made_a_node(index)
+        links = []
+        for slot, (_, requires_grad, place) in enumerate(op.inputs):
+            source, output = places[slot]
+            gradient = tracked and requires_grad
+            reason = None if gradient else self._reason(index, op.inputs[slot], source)
+            links.append(_new(_Link, (source, output, slot, gradient, reason, names[place])))
+        return links
+
+    def _tracked_links(self, index: int, op: Op, places: list[Place], position: int) -> list[_Link]:
+        """torch's edges with the arguments they stand for, then the arguments without gradient."""
+        names = signature_of(op.func).argument_names
+        links = self._torch_links(position)
+        matched = match_arguments(links, places)
+        for place, argument in enumerate(matched):
+            if argument >= 0:
+                source, output, slot, gradient, _, _ = links[place]
+                links[place] = _new(_Link, (source, output, slot, gradient, None, names[op.inputs[argument].place]))
+        if len(places) == len(links) and -1 not in matched:
+            return links
         without = self._walked.data.nodes[position].without_gradient
-        matched = match_arguments([self._walk_place(int(edge.source[1:]), edge.output) for edge in slots], places)
-        for edge, argument in zip(slots, matched, strict=True):
-            yield self._torch_link(edge, argument_name(op.inputs[argument].place) if argument >= 0 else None)
-        if len(places) == len(slots) and -1 not in matched:
-            return
-        count = len(slots) + len(without)
+        count = len(links) + len(without)
         free = iter([*without, *range(count, count + len(places))])
-        for argument, (one, (source, output)) in enumerate(zip(op.inputs, places, strict=True)):
+        for argument, one in enumerate(op.inputs):
             if argument not in matched:
+                source, output = places[argument]
                 reason = self._reason(index, one, source)
-                yield _Link(source, output, next(free), False, reason, argument_name(one.place))  # noqa: FBT003
+                links.append(_new(_Link, (source, output, next(free), False, reason, names[one.place])))
+        return links
 
     def _reason(self, index: int, one: Input, source: int) -> Reason | None:
         known = self._nodes.get(source) if source >= self._first_leaf else None
@@ -302,7 +339,7 @@ class _Merge:
             position = int(root[1:])
             number = self._first_walked + position
             self._nodes[number] = self._walked.data.nodes[position]
-            self._links[number] = [self._torch_link(edge) for edge in self._incoming[position]]
+            self._links[number] = self._torch_links(position)
 
     def _settle_flags(self) -> None:
         """Leaves that are gone require grad as when they were last read: some were frozen after they were met."""
@@ -333,7 +370,7 @@ class _Merge:
             number = numbers[place]
             identity = ids[number]
             node = self._nodes[number]
-            nodes.append(node._replace(id=identity, writes=writes.get(number, ())))
+            nodes.append(_new(Node, (identity, *node[1:_WRITES], writes.get(number, ()), *node[_WRITES + 1 :])))
             links = self._links[number]
             if len(links) > 1:
                 links.sort(key=_slot)

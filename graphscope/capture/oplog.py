@@ -1,8 +1,7 @@
 """What a recorder notes while the program runs: ops, where their inputs came from, what they returned.
 
-Tensors are followed by identity for as long as they live, through weak references: no activation lives a moment
-longer for being recorded. What torch sets only after an op has returned (``requires_grad``, ``is_leaf``) is read
-when the next op begins. All this runs once per op, so it notes plain tuples and leaves the rest to ``merge.py``.
+What torch sets only after an op has returned (``requires_grad``, ``is_leaf``) is read when the next op begins. All this
+runs once per op, so it notes plain tuples and leaves the rest to ``merge.py``.
 """
 
 from __future__ import annotations
@@ -13,29 +12,27 @@ from typing import Any
 
 import torch
 
-from graphscope.capture.memory import Memory
+from graphscope.capture.memory import data_address, storage_address
 from graphscope.capture.oprecords import (
+    CARRIES_GRADIENT,
+    FIRST,
     IN_LIST,
     INFERENCE_TENSOR,
     IS_LEAF,
     LEAF,
     NEEDS_GRAD,
-    NODE,
     OP,
     RAISED,
     UNTOLD,
     VIEW,
     Input,
     Known,
-    Leaf,
     Op,
-    Reassigned,
     Signature,
     Source,
-    Unseen,
     signature_of,
 )
-from graphscope.capture.optypes import NodeTypes
+from graphscope.capture.origins import Origins
 from graphscope.capture.switches import GRAD
 from graphscope.capture.tensors import (
     BASE,
@@ -44,11 +41,9 @@ from graphscope.capture.tensors import (
     base_of,
     history_of,
     is_leaf,
-    is_parameter,
     is_tensor,
     output_number,
     requires_grad,
-    storage_key,
     tensor_info,
 )
 from graphscope.model import TensorInfo
@@ -64,27 +59,25 @@ _Tensor, _Parameter = torch.Tensor, torch.nn.Parameter
 _reference = weakref.ref
 
 
-class OpLog:
-    """Ops in the order they ran, and every tensor that is still alive."""
+class OpLog(Origins):
+    """Ops in the order they ran, what they returned and wrote."""
 
     def __init__(self) -> None:
-        self.ops: list[Op] = []
+        """Begin with nothing noted."""
+        super().__init__()
+        self._makers = self.memory.makers
+        self.first_number = 0
+        """What torch would have numbered its next backward node by when the recording began."""
         self.outputs: list[tuple[TensorInfo, ...]] = []
         """What each op returned, then what it wrote without returning it; names, flags and version left out."""
-        self.flags: list[int | list[int]] = []
-        """Flags of each op's output, or a list of them, right after it returned."""
         self.numbers: dict[int, list[int]] = {}
         """Of ops with several outputs: which output of a backward node each is, -1 for none."""
         self.writes: dict[int, tuple[Source, ...]] = {}
         """What each op that writes in place wrote into, as it was before."""
-        self.leaves: list[Leaf] = []
-        self.unseen: list[Unseen] = []
-        self.reassigned: list[Reassigned] = []
-        self.memory = Memory()
-        self._known: dict[int, Known] = {}
-        self._write_times: dict[int, int] = {}
         self._last: Known | None = None
         """The only output of the op before, if it is new and plain; its flags are still to be read."""
+        self._last_write: tuple[Known, Source] | None = None
+        """What the op before wrote into, and what that was, if it wrote into one plain tensor and returned it."""
         self._last_outputs: list[Known] = []
         """The outputs of the op before, if there are several, or they are not plain."""
         self._last_written: list[tuple[Known, Source]] = []
@@ -95,8 +88,6 @@ class OpLog:
         """Outputs that do not require grad, though their op probably made a backward node, and how often to look again:
         where another mode runs ops of its own before torch is done with this one, the flag comes later."""
         self._infos: dict[tuple[Any, ...], tuple[TensorInfo]] = {}
-        self.tracking = True
-        """The op that is about to run makes a backward node, as torch's counter tells."""
         self.odd = False
         """A tensor of some subclass has come: from then on everything is read past its ``__torch_function__``."""
 
@@ -112,7 +103,12 @@ class OpLog:
             if kind is _Tensor or kind is _Parameter:
                 tracked = value.requires_grad
                 known = known_tensors.get(id(value))
-                if known is not None and known.tracked is tracked and known.tensor() is value:
+                if (
+                    known is not None
+                    and known.tracked is tracked
+                    and (known.memory is None or known.memory == storage_address(value))
+                    and known.tensor() is value
+                ):
                     inputs.append(_new(Input, (known.source, tracked, place)))
                 else:
                     inputs.append(_new(Input, (self.source_of(value), tracked, place)))
@@ -140,21 +136,20 @@ class OpLog:
         self, op: Op, signature: Signature, args: Sequence[Any], kwargs: dict[str, Any] | None, result: Any
     ) -> None:
         """Note what an op returned and wrote. A factory's result is a leaf, not the output of an op."""
-        if type(result) is _Tensor and op.inputs and not signature.writes:
-            index = len(self.ops)
-            self.ops.append(op)
-            try:
-                infos = self._infos[result.shape, result.dtype, result.device, result.layout]
-            except (KeyError, *NOT_TOLD):
-                infos = (self._info_of(result),)
-            self.outputs.append(infos)
-            self.flags.append(UNTOLD)
-            source = _new(Source, (OP, index, 0))
-            known = self._last = self._known[id(result)] = Known(result, source, index + 1)
-            self.memory.list_later(known)
-            self.memory.note_maker(result, source)
-            return
+        if type(result) is _Tensor and op.inputs:
+            writes = signature.writes
+            if not writes:
+                self._finish_one(op, result)
+                return
+            if writes is FIRST and result is args[0] and not result._is_view():
+                self._finish_write(op, result)
+                return
         returned = list(_tensors_in(result))
+        if not self.odd and any(type(tensor) not in PLAIN for tensor in returned):
+            self.odd = True
+            with torch._C.DisableTorchFunction():
+                self.finish(op, signature, args, kwargs, result)
+            return
         if op.inputs or signature.writes:
             written = _written(signature, args, kwargs)
             if signature.each and not returned and len(written) > 1:
@@ -169,6 +164,31 @@ class OpLog:
             self._new_leaves.append(source.index)
             self.memory.note_maker(tensor, source)
 
+    def _finish_one(self, op: Op, tensor: torch.Tensor) -> None:
+        """An op that returned one new tensor, as most do."""
+        index = len(self.ops)
+        self.ops.append(op)
+        source = _new(Source, (OP, index, 0))
+        try:
+            self._makers[storage_address(tensor)] = (data_address(tensor), source)
+            infos = self._infos[tensor.shape, tensor.dtype, tensor.device]
+        except (KeyError, *NOT_TOLD):
+            infos = self._infos_of(tensor)
+        self.outputs.append(infos)
+        self.flags.append(UNTOLD)
+        known = self._last = self._known[id(tensor)] = Known(tensor, source, index + 1)
+        self._list_later(known)
+
+    def _finish_write(self, op: Op, tensor: torch.Tensor) -> None:
+        """An op such as ``add_`` that wrote into one tensor, no view, and returned it."""
+        index = len(self.ops)
+        self.ops.append(op)
+        self.outputs.append(self._infos_of(tensor))
+        self.flags.append(UNTOLD)
+        self._write_times[id(tensor)] = index + 1
+        self.memory.note_write(tensor, index)
+        self._last_write = (Known(tensor, _new(Source, (OP, index, 0)), index + 1), op.inputs[0].source)
+
     def _finish_several(self, op: Op, returned: list[torch.Tensor], written: list[torch.Tensor]) -> None:
         """An op of several outputs, of an unusual one, or one that writes: into views also what they view."""
         index = len(self.ops)
@@ -176,7 +196,7 @@ class OpLog:
         written += [base for tensor in written if (base := base_of(tensor)) is not None]
         changed = {id(tensor): self.source_of(tensor) for tensor in written}
         returned += [tensor for tensor in written if not any(tensor is other for other in returned)]
-        self.outputs.append(tuple([self._info_of(tensor) for tensor in returned]))
+        self.outputs.append(tuple([self._infos_of(tensor)[0] for tensor in returned]))
         self.flags.append([UNTOLD] * len(returned))
         for number, tensor in enumerate(returned):
             known = Known(tensor, Source(OP, index, number), index + 1)
@@ -187,7 +207,7 @@ class OpLog:
                 self._last_written.append((known, changed[id(tensor)]))
             else:
                 self._known[id(tensor)] = known
-                self.memory.list_later(known)
+                self._list_later(known)
                 self.memory.note_maker(tensor, known.source)
 
     def failed(self, op: Op) -> None:
@@ -205,6 +225,8 @@ class OpLog:
             if tensor is not None:
                 index = known.source.index
                 self.flags[index] = self._flags_of(tensor, known, self.ops[index])
+        elif self._last_write is not None:
+            self._settle_write(*self._last_write)
         if self._last_outputs:
             self._settle_several()
         if self._new_leaves:
@@ -219,12 +241,26 @@ class OpLog:
                 self.leaves[index] = self.leaves[index]._replace(info=tensor_info(tensor, ())._replace(version=None))
         self._new_leaves.clear()
 
+    def _settle_write(self, known: Known, before: Source) -> None:
+        self._last_write = None
+        index = known.source.index
+        self.writes[index] = (before,)
+        tensor = known.tensor()
+        if tensor is not None:
+            told = self.flags[index] = self._flags_of(tensor, known, self.ops[index], written=True)
+            if before.kind != LEAF or not told & IS_LEAF:
+                self._known[id(tensor)] = known
+                self._list_later(known)
+
     def _settle_doubtful(self) -> None:
         """Look again whether what was to require grad does by now; for a while only, and not once it was written."""
         waiting = []
         for known, patience in self._doubtful:
             tensor = known.tensor()
-            if tensor is None or self._known.get(id(tensor)) is not known or BASE._is_view(tensor):
+            if tensor is None or self._known.get(id(tensor)) is not known:
+                continue
+            base = base_of(tensor)
+            if base is not None and self._write_times.get(id(base), -1) > known.time:
                 continue
             if is_leaf(tensor) is requires_grad(tensor):
                 continue
@@ -232,18 +268,20 @@ class OpLog:
             if requires_grad(tensor):
                 flags = self.flags[index]
                 if isinstance(flags, int):
-                    self.flags[index] = flags & ~IS_LEAF | NEEDS_GRAD
+                    self.flags[index] = flags & ~IS_LEAF | NEEDS_GRAD | (0 if base is None else VIEW)
                 else:
-                    flags[output] = flags[output] & ~IS_LEAF | NEEDS_GRAD
+                    flags[output] = flags[output] & ~IS_LEAF | NEEDS_GRAD | (0 if base is None else VIEW)
                     self.numbers[index][output] = output_number(tensor)
-                known.tracked = True
+                known.tracked = True if base is None else None
             elif patience:
                 waiting.append((known, patience - 1))
         self._doubtful = waiting
 
-    def _is_doubtful(self, op: Op, index: int) -> bool:
+    def _is_doubtful(self, op: Op, index: int, output: int) -> bool:
         """An op that does not say so, yet should have made a backward node, as torch's counter tells."""
         if op.mode != GRAD or not _reads_tracked(op):
+            return False
+        if not str(self.outputs[index][output].dtype).startswith(CARRIES_GRADIENT):
             return False
         for earlier in range(index - 1, -1, -1):
             number = self.ops[earlier].number
@@ -269,7 +307,7 @@ class OpLog:
             tensor = known.tensor()
             if tensor is not None and not (before.kind == LEAF and is_leaf(tensor)):
                 self._known[id(tensor)] = known
-                self.memory.list_later(known)
+                self._list_later(known)
         self._last_written.clear()
 
     def _flags_of(self, tensor: torch.Tensor, known: Known, op: Op, *, written: bool = False) -> int:
@@ -285,7 +323,7 @@ class OpLog:
         if view:
             flags |= VIEW
         if not tracked:
-            if self._is_doubtful(op, known.source.index):
+            if self._is_doubtful(op, *known.source[1:]):
                 self._doubtful.append((known, _PATIENCE))
             elif not view:
                 known.tracked = False
@@ -302,49 +340,6 @@ class OpLog:
         if not view:
             known.tracked = True
         return flags | NEEDS_GRAD
-
-    def source_of(self, tensor: torch.Tensor) -> Source:
-        """Where a tensor came from; one never met before becomes a leaf.
-
-        To ask a view whose base was written for its history makes that history anew, now: only where the op that
-        reads it has done so already, it is asked.
-        """
-        known = self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor:
-            return self._meet(tensor)
-        source = known.source
-        if source.kind == LEAF:
-            self.notice_other_memory(tensor)
-        base = base_of(tensor)
-        stale = base is not None and self._write_times.get(id(base), -1) > known.time
-        if base is not None and stale and not (self.tracking and requires_grad(tensor)):
-            return self.source_of(base)
-        if not requires_grad(tensor):
-            return source
-        if source.kind == LEAF:
-            return source if (base is not None and not self.tracking) or is_leaf(tensor) else self._met(tensor, source)
-        if is_leaf(tensor):  # requires_grad_() on the result of an untracked op
-            return self._made_leaf(tensor, source)
-        if stale or (source.kind == OP and not self._needs_grad(source)):
-            return self._met(tensor, source)
-        return source
-
-    def _needs_grad(self, source: Source) -> bool:
-        """An op's output requires grad as the op made it, by autograd; unknown counts as yes."""
-        _, index, output = source
-        flags = self.flags[index]
-        told = flags if isinstance(flags, int) else flags[output]
-        return self.ops[index].mode == GRAD and (told == UNTOLD or bool(told & NEEDS_GRAD))
-
-    def is_tracked(self, index: int) -> bool:
-        """Some output of an op is known to have required grad."""
-        flags = self.flags[index]
-        return any(one != UNTOLD and one & NEEDS_GRAD for one in ([flags] if isinstance(flags, int) else flags))
-
-    def known_source(self, tensor: torch.Tensor) -> Source | None:
-        """As ``source_of``, but ``None`` for a tensor that was never met."""
-        known = self._known.get(id(tensor))
-        return self.source_of(tensor) if known is not None and known.tensor() is tensor else None
 
     def ends(self) -> list[torch.Tensor]:
         """Living results of ops that no op has read, in the order of the ops."""
@@ -376,79 +371,29 @@ class OpLog:
             and signature_of(before.func).name != "detach"
         )
 
-    def notice_other_memory(self, tensor: torch.Tensor) -> None:
-        """Note a leaf whose memory is no longer that which it was met with, if an op is known that made it."""
-        known = self._known.get(id(tensor))
-        if known is None or known.tensor() is not tensor or known.source.kind != LEAF:
-            return
-        memory = storage_key(tensor)
-        if memory is None or memory == known.memory:
-            return
-        known.memory = memory
-        maker = self.memory.maker(tensor)
-        if maker is not None and maker.kind == OP:
-            self.reassigned.append(Reassigned(known.source.index, maker))
+    def is_tracked(self, index: int) -> bool:
+        """Some output of an op is known to have required grad."""
+        flags = self.flags[index]
+        return any(one != UNTOLD and one & NEEDS_GRAD for one in ([flags] if isinstance(flags, int) else flags))
 
-    def _made_leaf(self, tensor: torch.Tensor, source: Source) -> Source:
-        if source.kind == OP:
-            flags = self.flags[source.index]
-            told = flags if isinstance(flags, int) else flags[source.output]
-            if told != UNTOLD and told & NEEDS_GRAD and not torch.is_grad_enabled():
-                return source  # a view of a leaf made under no_grad; it is a leaf itself once gradients are on again
-        return self._remember(tensor, self._add_leaf(tensor, alias=source))
-
-    def _meet(self, tensor: torch.Tensor) -> Source:
-        if requires_grad(tensor):
-            base = base_of(tensor)
-            if base is not None and not self.tracking:
-                return self.source_of(base)
-            if not is_leaf(tensor):
-                return self._met(tensor, None)
-        alias = self.memory.neighbour(tensor)
-        if alias is None and is_parameter(tensor):  # what a parameter is made of need not live on
-            known = self.memory.maker(tensor)
-            alias = known if known is not None and known.kind == OP else None
-        return self._remember(tensor, self._add_leaf(tensor, alias=alias, maker=self._maker_of(tensor, alias)))
-
-    def _maker_of(self, tensor: torch.Tensor, alias: Source | None) -> Op | None:
-        """The factory behind the memory of a tensor, as in ``nn.Parameter(torch.empty(3))``."""
-        known = self.memory.maker(tensor) if alias is None else alias
-        return self.leaves[known.index].maker if known is not None and known.kind == LEAF else None
-
-    def _met(self, tensor: torch.Tensor, before: Source | None) -> Source:
-        """A tensor has a history that no recorded op gave it."""
-        node = history_of(tensor)
-        if node is None:
-            return before or self._add_leaf(tensor)
-        info = tensor_info(tensor, ())._replace(version=None)
-        self.unseen.append(Unseen(node._sequence_nr(), NodeTypes().look_up(node), info, before))
-        return self._remember(tensor, Source(NODE, len(self.unseen) - 1, output_number(tensor)))
-
-    def _add_leaf(self, tensor: torch.Tensor, *, alias: Source | None = None, maker: Op | None = None) -> Source:
-        info = tensor_info(tensor, ())._replace(version=None)
-        self.leaves.append(Leaf(_reference(tensor), info, is_parameter(tensor), alias, maker))
-        return Source(LEAF, len(self.leaves) - 1)
-
-    def _remember(self, tensor: torch.Tensor, source: Source) -> Source:
-        known = self._known[id(tensor)] = Known(tensor, source, len(self.ops))
-        if source.kind == LEAF:
-            known.memory = storage_key(tensor)
-        self.memory.list_later(known)
-        return source
-
-    def _info_of(self, tensor: torch.Tensor) -> TensorInfo:
+    def _infos_of(self, tensor: torch.Tensor) -> tuple[TensorInfo]:
         """One record for equal facts, however many tensors have them."""
-        info = tensor_info(tensor, ())._replace(
-            version=None, requires_grad=None, is_leaf=None, is_inference=None, is_view=None
-        )
         try:
-            layout = _layout_of(tensor)
-            key: tuple[Any, ...] = (BASE.size(tensor), info.dtype, info.device, layout, type(tensor))
-            if type(tensor) is _Tensor:
-                key = (tensor.shape, tensor.dtype, tensor.device, layout)
-            return self._infos.setdefault(key, (info,))[0]
+            key: tuple[Any, ...] = (tensor.shape, tensor.dtype, tensor.device)
+            if type(tensor) is not _Tensor or tensor.layout is not torch.strided:
+                key = (*key, _layout_of(tensor), type(tensor))
+            known = self._infos.get(key)
         except NOT_TOLD:  # no single shape, or one with symbols
-            return info
+            return (_plain_info(tensor),)
+        if known is None:
+            known = self._infos[key] = (_plain_info(tensor),)
+        return known
+
+
+def _plain_info(tensor: torch.Tensor) -> TensorInfo:
+    return tensor_info(tensor, ())._replace(
+        version=None, requires_grad=None, is_leaf=None, is_inference=None, is_view=None
+    )
 
 
 _NEVER_TENSORS = frozenset(

@@ -10,6 +10,7 @@ from graphscope.capture.claims import Place, recorded_output
 from graphscope.capture.names import Names
 from graphscope.capture.oprecords import (
     AUTOCAST,
+    DIRECT,
     IN_BACKWARD,
     INFERENCE_TENSOR,
     IS_LEAF,
@@ -18,6 +19,7 @@ from graphscope.capture.oprecords import (
     RAISED,
     UNTOLD,
     VIEW,
+    Entry,
     Leaf,
     Op,
     Run,
@@ -25,10 +27,9 @@ from graphscope.capture.oprecords import (
     Unseen,
     signature_of,
 )
-from graphscope.capture.optypes import base_name
 from graphscope.capture.reasons import last_word
 from graphscope.capture.record import Recorder
-from graphscope.capture.regions import CUSTOM, Entry
+from graphscope.capture.regions import CUSTOM
 from graphscope.capture.source import Line, assigned_name, expression_at, to_location
 from graphscope.capture.switches import GRAD
 from graphscope.capture.tensors import shape_of
@@ -36,6 +37,9 @@ from graphscope.model import Kind, Location, Node, Region, Role, TensorInfo
 
 _CONSTANTS = {"lift_fresh": "tensor"}
 """Ops that a factory of another name calls for its result."""
+
+_LASTING = frozenset({"statement", "generator", "unknown"})
+"""Ways to switch gradients off that no end of a block undoes."""
 
 _new = tuple.__new__
 
@@ -62,6 +66,7 @@ class Describer:
             for kind, reference in recorder.modules
         ]
         self._locations: dict[int, Location | None] = {}
+        self._source_names: dict[int, tuple[str, ...]] = {}
         self._outputs: dict[tuple[int, int], tuple[TensorInfo, ...]] = {}
         self._notes: dict[tuple[int, str | None], str | None] = {}
         self._regions: list[Region] = []
@@ -97,6 +102,10 @@ class Describer:
         self, index: int, walked: Node | None, names: Mapping[Place, Iterable[str]]
     ) -> tuple[TensorInfo, ...]:
         outputs = self.outputs(index)
+        if len(outputs) == 1 and (index, 0) not in names:
+            told = walked.outputs[0] if walked is not None else None
+            if told is None or (not told.names and told.version is None and outputs[0].requires_grad):
+                return outputs
         if walked is not None:
             changed = list(outputs)
             for number, info in enumerate(walked.outputs):
@@ -195,11 +204,21 @@ class Describer:
 
     def leaf(self, leaf: Leaf, names: tuple[str, ...]) -> Node:
         """A leaf that only the recording knows."""
-        names = names or _name_in_source(leaf)
+        names = names or self._name_in_source(leaf)
         held = leaf.tensor()
         info = leaf.info if held is None else leaf.info._replace(shape=shape_of(held))  # it may have been resized
         role = self._role(leaf, names)
         return Node("", Kind.LEAF, (info._replace(names=names),), role=role, location=self.location_of_leaf(leaf))
+
+    def _name_in_source(self, leaf: Leaf) -> tuple[str, ...]:
+        """A tensor whose variable is gone still has the name that its line gave it: ``x = torch.rand(3)``."""
+        maker = leaf.maker
+        if maker is None or maker.line is None or not maker.circumstances & DIRECT:
+            return ()
+        known = self._source_names.get(id(maker.line))
+        if known is None:
+            known = self._source_names[id(maker.line)] = _names_at(maker.line, signature_of(maker.func).name)
+        return known
 
     def _role(self, leaf: Leaf, names: tuple[str, ...]) -> Role:
         held = leaf.tensor()
@@ -246,11 +265,10 @@ class Describer:
 
     def regions(self) -> tuple[Region, ...]:
         """The regions of the ops described so far."""
-        left = self._recorder.left_on
-        if left is not None and self._regions and self._last_run is not None and self._last_run.entry == left:
-            last = self._chain[-1][1]
-            return tuple(one._replace(left_on=one.id == last) for one in self._regions)
-        return tuple(self._regions)
+        left, last = self._recorder.left_on, self._last_run
+        if left is None or last is None or last.entry.mode != left.mode or last.entry.entered not in _LASTING:
+            return tuple(self._regions)
+        return tuple(one._replace(left_on=one.id == self._chain[-1][1]) for one in self._regions)
 
     def notices(self) -> Iterator[str]:
         """What a reader must know about the recording."""
@@ -278,12 +296,7 @@ def _surely_untracked(op: Op) -> bool:
     return op.mode != GRAD or not any(one.requires_grad for one in op.inputs)
 
 
-def _name_in_source(leaf: Leaf) -> tuple[str, ...]:
-    """A tensor whose variable is gone still has the name that its line gave it: ``x = torch.rand(3)``."""
-    maker = leaf.maker
-    if maker is None or maker.line is None or not maker.lines.direct:
-        return ()
-    called = last_word(expression_at(maker.line))
-    made = base_name(maker.func._schema.name)
-    name = assigned_name(maker.line) if called in {made, _CONSTANTS.get(made)} else None
+def _names_at(line: Line, made: str) -> tuple[str, ...]:
+    called = last_word(expression_at(line))
+    name = assigned_name(line) if called in {made, _CONSTANTS.get(made)} else None
     return (name,) if name else ()

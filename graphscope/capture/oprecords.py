@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from graphscope.capture.optypes import NodeType, base_name
-from graphscope.capture.regions import Entry
 from graphscope.capture.source import Line, Lines
 from graphscope.capture.subclasses import MAKERS
 from graphscope.model import TensorInfo
@@ -31,7 +31,7 @@ class Input(NamedTuple):
     source: Source
     requires_grad: bool
     place: int
-    """Among the schema's arguments, see ``Signature.argument_name``."""
+    """Among the schema's arguments, see ``ArgumentNames``."""
 
 
 NEEDS_GRAD, IS_LEAF, INFERENCE_TENSOR, VIEW = 1, 2, 4, 8
@@ -66,8 +66,27 @@ _QUERIES = frozenset(
 _FRESH = frozenset({"aten::lift_fresh", "aten::lift", "aten::lift_fresh_copy"})
 """Ops that only hand a constant over to the program."""
 
+FIRST = frozenset({0})
+"""Writes of an op that writes into its first argument alone; this very object."""
+
+CARRIES_GRADIENT = ("float", "bfloat", "complex")
+"""What names of dtypes that can require grad begin with."""
+
 IN_LIST = 8
 """Bits of an argument's place; those above count the members of a list from 1."""
+
+
+class Entry(NamedTuple):
+    """What switched the mode."""
+
+    mode: str
+    """What torch says: ``no_grad`` or ``inference_mode``; or the kind of block that switched it off by itself:
+    ``custom_function``, ``checkpoint``."""
+    entered: str
+    """``with``, ``decorator``, ``statement``, ``generator``, ``library`` or ``unknown``."""
+    line: Line | None
+    word: str
+    """The call as it is written: ``no_grad``, ``set_grad_enabled(False)``."""
 
 
 class Run(NamedTuple):
@@ -149,8 +168,15 @@ class StorageWrite(NamedTuple):
     """Place of the op that wrote."""
     version: int | None
     """Version counter of the tensor before it; ``None`` of inference tensors."""
-    extent: tuple[Any, ...]
-    """Which elements: offset, sizes, strides."""
+    layout: tuple[int, Sequence[int], Sequence[int]]
+    """Offset, sizes and strides of the tensor."""
+
+    @property
+    def extent(self) -> tuple[Any, ...]:
+        """Which elements: offset, then size and stride of each dimension, the widest step first."""
+        offset, sizes, strides = self.layout
+        dimensions = [pair for pair in zip(sizes, strides, strict=True) if pair[0] != 1]
+        return (offset, *sorted(dimensions, key=lambda pair: -pair[1]))
 
 
 class Reassigned(NamedTuple):
@@ -183,15 +209,42 @@ class Known:
         self.time = time
         """Count of ops when it got this source."""
         self.tracked: bool | None = None
-        """If ``requires_grad`` is still this, the source holds without looking further; ``None``: look."""
+        """If ``requires_grad`` is still this, and the memory the same, the source holds without looking further;
+        ``None``: look."""
         self.memory: int | None = None
         """Of a leaf: the ``_cdata`` of its storage."""
+
+
+class ArgumentNames(dict[int, str | None]):
+    """``mat2``, or ``tensors[1]`` for a member of a list, by the place of an ``Input``."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def __missing__(self, place: int) -> str | None:
+        member, argument = (place >> IN_LIST) - 1, place & ((1 << IN_LIST) - 1)
+        name = self._names[argument] if argument < len(self._names) else None
+        told = self[place] = name if name is None or member < 0 else f"{name}[{member}]"
+        return told
 
 
 class Signature:
     """What an op's schema says."""
 
-    __slots__ = ("each", "first_gradient", "fresh", "func", "makes", "name", "names", "places", "query", "writes")
+    __slots__ = (
+        "argument_names",
+        "each",
+        "first_gradient",
+        "fresh",
+        "func",
+        "makes",
+        "name",
+        "names",
+        "places",
+        "query",
+        "writes",
+    )
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -200,12 +253,15 @@ class Signature:
         qualified = schema.name if schema is not None else str(func)
         self.name = base_name(qualified)
         self.names = tuple(argument.name for argument in arguments)
+        self.argument_names = ArgumentNames(self.names)
         self.places = {name: place for place, name in enumerate(self.names)}
-        self.writes = frozenset(
+        writes = frozenset(
             place
             for place, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         )
+        self.writes = FIRST if writes == FIRST else writes
+        """Places of the arguments that are written in place."""
         self.each = qualified.startswith("aten::_foreach_")
         """It does something to each tensor of a list."""
         self.query = qualified in _QUERIES or qualified.startswith("prim::")
@@ -214,13 +270,6 @@ class Signature:
         """A constructor of a tensor subclass may end with it."""
         self.first_gradient = qualified == "aten::ones_like"
         """torch may make the first gradient of a backward by it."""
-
-    def argument_name(self, place: int) -> str | None:
-        """``mat2``; ``tensors[1]`` for a member of a list."""
-        member, argument = (place >> IN_LIST) - 1, place & ((1 << IN_LIST) - 1)
-        if argument >= len(self.names):
-            return None
-        return self.names[argument] if member < 0 else f"{self.names[argument]}[{member}]"
 
 
 known_signatures: dict[int, Signature] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from graphscope.capture.oprecords import Input, Op, signature_of
+from graphscope.capture.oprecords import CARRIES_GRADIENT, Input, Op, signature_of
 from graphscope.capture.regions import CUSTOM, INFERENCE, NO_GRAD
 from graphscope.capture.source import Line, expression_at
 from graphscope.model import Kind, Node, Reason, Role, TensorInfo
@@ -26,7 +26,6 @@ _LEAVES_TORCH = frozenset(
         "__array__",
     }
 )
-_CARRIES = ("float", "bfloat", "complex")
 
 
 class Reasons:
@@ -61,7 +60,7 @@ class Reasons:
             return Reason.LEFT_PYTORCH
         if name == "detach":
             return self._of_detach(op)
-        if outputs and not any(str(info.dtype).startswith(_CARRIES) for info in outputs):
+        if outputs and not any(str(info.dtype).startswith(CARRIES_GRADIENT) for info in outputs):
             return Reason.INTEGER_DTYPE
         if tracked or not any(info.requires_grad for info in outputs):
             return Reason.NON_DIFFERENTIABLE

@@ -1,8 +1,8 @@
 """Run code and note every op, tracked or not.
 
 The recorder is a ``TorchDispatchMode``: it sits below autograd, so it sees each op with the user's grad mode still
-in force, and it changes nothing about what runs. Global module hooks, unlike those of a single module, leave fused
-paths alone, and tell which module an op belongs to.
+in force, and it changes nothing about what runs. Nothing else is installed: the line and the module of an op are read
+from the Python stack.
 """
 
 from __future__ import annotations
@@ -17,19 +17,14 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
-from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from graphscope.capture.callstack import CallStack
 from graphscope.capture.interpreter import can_leave_alone, leave_to_interpreter
 from graphscope.capture.oplog import OpLog
 from graphscope.capture.oprecords import (
     AUTOCAST,
-    DIRECT,
-    EVALUATING,
     IN_BACKWARD,
-    OUTER,
-    TRAINING,
     Op,
     Run,
     Signature,
@@ -37,9 +32,8 @@ from graphscope.capture.oprecords import (
     known_signatures,
     signature_of,
 )
-from graphscope.capture.regions import GRAD, INFERENCE, NO_GRAD, Entry, ModuleCall, Regions, current_mode
-from graphscope.capture.search import module_dictionary
-from graphscope.capture.source import Codes, Line, Lines, Owner
+from graphscope.capture.regions import GRAD, INFERENCE, NO_GRAD, Entry, Regions, current_mode
+from graphscope.capture.source import Lines, Owner
 from graphscope.capture.subclasses import as_wanted
 from graphscope.capture.tensors import is_tensor
 from graphscope.tracebacks import forget_recorder
@@ -50,7 +44,6 @@ _autocast_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled",
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _inference_on, _grad_on = torch.is_inference_mode_enabled, torch.is_grad_enabled
 _signatures, _new_op, _frame_at = known_signatures, tuple.__new__, sys._getframe
-_USER, _RECORDER, _PLUMBING = Owner.USER, Owner.RECORDER, Owner.PLUMBING
 
 _MAKES_GRADIENTS: CodeType = torch.autograd._make_grads.__code__
 _BACKWARD_CALLS: dict[CodeType, str] = {
@@ -88,8 +81,6 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.log = OpLog()
-        self.modules: list[tuple[str, weakref.ref[nn.Module]]] = []
-        """Type and module by the order they were first entered."""
         self.backwards: list[Backward] = []
         self.grad_mode_before = current_mode()
         self.left_on: Entry | None = None
@@ -101,10 +92,10 @@ class Recorder(TorchDispatchMode):
         self.is_active = False
         self._resting = False
         self._tasks: set[int] = set()
-        self._codes = Codes()
-        self._calls: list[ModuleCall] = []
-        self._module_numbers: dict[int, int] = {}
-        self._regions = Regions(self._codes, self._calls)
+        self._stack = CallStack()
+        self.modules = self._stack.modules
+        """Type and module by the order in which they were met."""
+        self._regions = Regions(self._stack)
         self._run: Run | None = None
         self._last_number = _next_number()
         self._thread = threading.get_ident()
@@ -156,7 +147,7 @@ class Recorder(TorchDispatchMode):
             raise
         try:
             if signature.makes:
-                result = as_wanted(result, _frame_at(1), self._codes)
+                result = as_wanted(result, _frame_at(1), self._stack.codes)
             if quiet:
                 with torch._C.DisableTorchFunction():
                     self.log.finish(op, signature, args, kwargs, result)
@@ -191,52 +182,17 @@ class Recorder(TorchDispatchMode):
             number = -1
             run = self._run_under(frame, mode)
         inputs = log.begin(signature, args, kwargs)
-        line, inner, circumstances = self._where(frame)
+        line, inner, circumstances, call = self._stack.site(frame)
         if _autocast_on():
             circumstances |= AUTOCAST
         if in_backward:
             circumstances |= IN_BACKWARD
         module = -1
-        if self._calls:
-            module = self._calls[-1].number
-            circumstances |= self._calls[-1].training
+        if call is not None:
+            module = call.number
+            circumstances |= call.circumstances
         op: Op = _new_op(Op, (signature.func, mode, number, tuple(inputs), line, inner, run, module, circumstances))
         return op
-
-    def _where(self, frame: FrameType | None) -> tuple[Line | None, Line | None, int]:
-        """The user's line at or above ``frame``, the innermost line of anybody but the plumbing, and ``DIRECT``."""
-        codes = self._codes
-        inner: Line | None = None
-        direct = DIRECT
-        while frame is not None:
-            code = frame.f_code
-            known = codes.get(id(code)) or codes.of(code)
-            owner = known.owner
-            if owner is _USER:
-                here = known.lines.get(frame.f_lasti) or known.line_of(frame)
-                return here, inner or here, direct
-            if owner is not _RECORDER:
-                direct = 0
-                if owner is not _PLUMBING:
-                    inner = inner or known.line_of(frame)
-                elif known.calls_module and self._calls and self._calls[-1].frame == id(frame):
-                    line, outer = self._outside(len(self._calls) - 1, frame)
-                    return line, inner or outer, 0
-            frame = frame.f_back
-        return None, inner, 0
-
-    def _outside(self, level: int, frame: FrameType) -> tuple[Line | None, Line | None]:
-        """The lines outside of a running module: the same for every op in it."""
-        call = self._calls[level]
-        if call.lines is None:
-            calls = self._calls[level:]
-            del self._calls[level:]
-            try:
-                line, inner, _ = self._where(frame.f_back)
-            finally:
-                self._calls += calls
-            call.lines = (line, inner)
-        return call.lines
 
     def _run_under(self, frame: FrameType, mode: str) -> Run:
         """The run of ops that this op belongs to; coming back to a line later begins a new one."""
@@ -249,21 +205,16 @@ class Recorder(TorchDispatchMode):
     @property
     def files(self) -> list[str]:
         """Source files of the user's that ran, in order."""
-        return list(self._codes.files)
+        return list(self._stack.codes.files)
 
     @property
     def scopes(self) -> dict[CodeType, None]:
         """Functions of the program that ran, as far as they made an op or a module was called below them."""
-        return {known.code: None for known in self._codes.values() if known.owner is Owner.USER}
+        return {known.code: None for known in self._stack.codes.values() if known.owner is Owner.USER}
 
     def find_entry(self, frame: FrameType | None, mode: str) -> Entry:
         """What switched to a grad mode that is not ``grad``, seen from ``frame``."""
         return self._regions.find(frame, mode)
-
-    def _note_scopes(self, frame: FrameType | None) -> None:
-        while frame is not None:
-            self._codes.of(frame.f_code)
-            frame = frame.f_back
 
     def _is_engines(self, task: int) -> bool:
         """An op of torch's engine, not of the program: no gradient is tracked."""
@@ -292,7 +243,7 @@ class Recorder(TorchDispatchMode):
             frame = frame.f_back
         if frame is None:
             return
-        self._note_scopes(frame)
+        self._stack.note_all(frame)
         arguments = frame.f_locals
         roots: tuple[Source, ...] = ()
         started = arguments.get(_BACKWARD_CALLS[frame.f_code])
@@ -302,7 +253,7 @@ class Recorder(TorchDispatchMode):
             roots = tuple(self.log.source_of(tensor) for tensor in started if is_tensor(tensor))
         creates = bool(arguments.get("create_graph"))
         retains = creates if arguments.get("retain_graph") is None else bool(arguments["retain_graph"])
-        line, inner, direct = self._where(frame.f_back)
+        line, inner, direct, _ = self._stack.site(frame.f_back)
         noted = Backward(len(self.log.ops), Lines(line, inner, bool(direct)), roots, retains, creates)
         if not self.backwards or noted != self.backwards[-1]:
             self.backwards.append(noted)
@@ -314,41 +265,10 @@ class Recorder(TorchDispatchMode):
     def _puzzled(self, signature: Signature, error: Exception) -> None:
         self.puzzles.append(f"{signature.name}: {type(error).__name__}")
 
-    def enter_module(self, module: nn.Module, frame: FrameType) -> None:
-        """A module's forward begins, called by ``frame``."""
-        if threading.get_ident() == self._thread and not self._resting:
-            number = self._module_numbers.get(id(module))
-            if number is None or self.modules[number][1]() is not module:
-                number = self._module_numbers[id(module)] = len(self.modules)
-                self.modules.append((type(module).__name__, weakref.ref(module)))
-            training = module_dictionary(module).get("training")
-            flag = 0 if training is None else TRAINING if training else EVALUATING
-            if self._calls:
-                flag |= self._calls[0].training & (TRAINING | EVALUATING) << OUTER
-            else:
-                flag |= flag << OUTER
-                self._note_scopes(frame)
-            self._calls.append(ModuleCall(number, id(frame), flag))
-
-    def leave_module(self) -> None:
-        """A module's forward ends."""
-        if threading.get_ident() == self._thread and self._calls:
-            self._calls.pop()
-
     @contextmanager
     def active(self) -> Iterator[None]:
         """Record the block; everything is undone afterwards, an exception included."""
-
-        def before(module: nn.Module, _: object) -> None:
-            if not torch.compiler.is_compiling():  # Dynamo reads hooks too, and must find nothing to do in them
-                self.enter_module(module, sys._getframe(1))
-
-        def after(_: nn.Module, __: object, ___: object) -> None:
-            if not torch.compiler.is_compiling():
-                self.leave_module()
-
-        entering = module_hooks.register_module_forward_pre_hook(before)
-        leaving = module_hooks.register_module_forward_hook(after, always_call=True)
+        self.log.first_number = self._last_number = _next_number()
         _active.add(self)
         self.is_active = True
         try:
@@ -358,18 +278,22 @@ class Recorder(TorchDispatchMode):
             forget_recorder(error)
             raise
         finally:
-            entering.remove()
-            leaving.remove()
             _active.discard(self)
             self.is_active = False
-            self._calls.clear()
             self.left_on = self._left_on(sys._getframe(1))
+            self._stack.wipe(sys._getframe(1))
             self.log.settle()
             self.log.tracking = True
 
     def _left_on(self, frame: FrameType | None) -> Entry | None:
         mode = current_mode()
-        return None if mode in {GRAD, self.grad_mode_before} else self.find_entry(frame, mode)
+        if mode in {GRAD, self.grad_mode_before}:
+            return None
+        entry = self.find_entry(frame, mode)
+        last = self._run.entry if self._run is not None else None
+        if entry.entered == "unknown" and last is not None and (last.mode, last.entered) == (mode, "statement"):
+            return last  # its function has ended, and nothing has switched gradients on since
+        return entry
 
 
 def _forget_arguments(error: BaseException) -> None:

@@ -12,12 +12,15 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import NamedTuple
 
 import torch
 
-from graphscope.capture.source import Code, Codes, Line, Owner, owner_of
+from graphscope.capture.blocks import mode_of_block
+from graphscope.capture.callstack import CallStack, Outside
+from graphscope.capture.oprecords import Entry
+from graphscope.capture.source import Code, Line, Owner, owner_of
 from graphscope.capture.switches import (
     GRAD,
     INFERENCE,
@@ -54,25 +57,21 @@ _COMPARED = {
 """Functions of ``modes.py`` that run a whole computation in a mode."""
 
 
-class Entry(NamedTuple):
-    """What switched the mode."""
-
-    mode: str
-    """What torch says: ``no_grad`` or ``inference_mode``; or the kind of block that switched it off by itself:
-    ``custom_function``, ``checkpoint``."""
-    entered: str
-    """``with``, ``decorator``, ``statement``, ``generator``, ``library`` or ``unknown``."""
-    line: Line | None
-    word: str
-    """The call as it is written: ``no_grad``, ``set_grad_enabled(False)``."""
-
-
 class Suspect(NamedTuple):
     """A place that may have switched the mode."""
 
     entry: Entry
-    name: str
-    likely: bool
+    switch: Switch
+
+    @property
+    def name(self) -> str:
+        """What its expression calls."""
+        return self.switch.name
+
+    @property
+    def likely(self) -> bool:
+        """Its text names a switch."""
+        return self.switch.likely
 
 
 class Finding(NamedTuple):
@@ -83,25 +82,11 @@ class Finding(NamedTuple):
     suspects: tuple[Suspect, ...] = ()
     back_on: bool = False
     """It certainly switched back to grad, so that no frame outside of it is to blame."""
+    around: tuple[Entry, ...] = ()
+    """Further blocks around it in the same function, innermost first."""
 
 
-_NOTHING = Finding()
-
-
-class ModuleCall:
-    """A module's forward that is running. What lies outside of it stays as it is until it ends."""
-
-    __slots__ = ("findings", "frame", "lines", "number", "training")
-
-    def __init__(self, number: int, frame: int, training: int) -> None:
-        self.number = number
-        self.training = training
-        """Its flag, as one of an op's circumstances."""
-        self.frame = frame
-        """``id`` of the frame that called ``forward``: alive for as long as this is kept."""
-        self.lines: tuple[Line | None, Line | None] | None = None
-        """The user's line outside, and the innermost one."""
-        self.findings: dict[str, Finding] = {}
+NOTHING = Finding()
 
 
 def current_mode() -> str:
@@ -114,10 +99,10 @@ def current_mode() -> str:
 class Regions:
     """Finds who switched the mode, and remembers what it learnt of each instruction and of each running module."""
 
-    def __init__(self, codes: Codes, calls: list[ModuleCall]) -> None:
-        """Share the tables of a recorder: its code objects, and the modules that are running."""
-        self._codes = codes
-        self._calls = calls
+    def __init__(self, stack: CallStack) -> None:
+        """Share what a recorder's call stack has learnt."""
+        self._stack = stack
+        self._codes = stack.codes
         self._solved: dict[tuple[str | int, ...], Entry] = {}
         self._library_calls: dict[int, dict[tuple[str, int], Entry]] = {}
         """By ``id`` of the code that calls, then by what it calls and the line."""
@@ -126,8 +111,38 @@ class Regions:
 
     def find(self, frame: FrameType | None, mode: str) -> Entry:
         """Who switched to ``mode``, looked for from ``frame`` outwards."""
-        found = self._search(frame, mode, len(self._calls) - 1)
-        return found.entry or self._solve(mode, found.suspects)
+        found = self._search(frame, mode)
+        if found.entry is not None:
+            return found.entry
+        suspects = found.suspects
+        if suspects:
+            entry, suspects = self._ask(frame, mode, suspects)
+            if entry is not None:
+                return entry
+        return self._solve(mode, suspects, frame)
+
+    def _ask(
+        self, frame: FrameType | None, mode: str, suspects: tuple[Suspect, ...]
+    ) -> tuple[Entry | None, tuple[Suspect, ...]]:
+        """The first suspect that did it, as its frame's own variables tell; else those of which they tell nothing."""
+        unclear: list[Suspect] = []
+        waiting = len(suspects)
+        while frame is not None and waiting:
+            table = self._codes.of(frame.f_code).findings.get(mode)
+            own = table.get(frame.f_lasti, NOTHING) if table else NOTHING
+            kept = frame.f_trace
+            for suspect in own.suspects:
+                waiting -= 1
+                answers = kept.findings if type(kept) is Outside and kept.stack is self._stack else {}
+                key = f"{mode} {id(suspect)}"
+                if key not in answers:
+                    answers[key] = mode_of_block(suspect.switch, frame)
+                if answers[key] == mode:
+                    return _entered_in(suspect, frame.f_code, mode), ()
+                if answers[key] is None:
+                    unclear.append(suspect)
+            frame = frame.f_back
+        return None, tuple(unclear)
 
     def outside(self, frame: FrameType | None, entry: Entry) -> tuple[Entry, ...]:
         """Further switches in force around ``entry``, innermost first."""
@@ -139,52 +154,57 @@ class Regions:
                 break
             if one.entry is not None:
                 passed = passed or one.entry == entry
-                if passed and one.entry != entry and one.entry not in found:
-                    found.append(one.entry)
+                others = [other for other in (one.entry, *one.around) if other != entry and other not in found]
+                found += others if passed else []
         return tuple(found)
 
     def _findings(self, frame: FrameType | None, mode: str) -> Iterator[Finding]:
         inner: list[CodeType] = []
         while frame is not None:
             known = self._codes.of(frame.f_code)
-            finding = self._look(known, frame, mode, inner)
-            if finding.entry is not None and finding.entry.line is None and finding.entry.entered == "library":
-                finding = finding._replace(entry=self._called_from(finding.entry, frame))
-            yield finding
+            yield self._with_line(self._look(known, frame, mode, inner), frame)
             inner.append(frame.f_code)
             frame = frame.f_back
 
-    def _search(self, frame: FrameType | None, mode: str, level: int) -> Finding:
+    def _search(self, frame: FrameType | None, mode: str) -> Finding:
         """The first certain switch from ``frame`` outwards, else all suspects; the hot loop of this module."""
-        codes = self._codes
-        call = self._calls[level] if level >= 0 else None
+        codes, stack = self._codes, self._stack
         inner: list[CodeType] = []
-        suspects: tuple[Suspect, ...] = ()
+        passed: list[tuple[Outside | None, Finding]] = []
+        """What frames say themselves, and where to keep what is found outside of them."""
+        found = NOTHING
         while frame is not None:
             code = frame.f_code
             known = codes.get(id(code)) or codes.of(code)
-            if call is not None and known.calls_module and id(frame) == call.frame:
-                outside = call.findings.get(mode)
-                if outside is None:
-                    outside = call.findings[mode] = self._search(frame.f_back, mode, level - 1)
-                return outside._replace(suspects=suspects + outside.suspects) if suspects else outside
             table = known.findings.get(mode, _UNREAD)
+            own = NOTHING
             if table is not None:
-                finding = table.get(frame.f_lasti)
-                if finding is None:
-                    finding = self._look(known, frame, mode, inner)
-                if finding is not _NOTHING:
-                    suspects += finding.suspects
-                    if finding.entry is not None:
-                        entry = finding.entry
-                        if entry.line is None and entry.entered == "library":
-                            entry = self._called_from(entry, frame)
-                        return Finding(entry, suspects)
-                    if finding.back_on:
-                        return Finding(None, suspects, back_on=True)
+                own = table.get(frame.f_lasti) or self._look(known, frame, mode, inner)
+                if own.entry is not None or own.back_on:
+                    found = self._with_line(own, frame)
+                    break
+            kept = frame.f_trace
+            if type(kept) is Outside and kept.stack is stack:
+                outside = kept.findings.get(mode)
+                if outside is not None:
+                    found = _joined(own, outside)
+                    break
+                passed.append((kept, own))
+            elif own is not NOTHING:
+                passed.append((None, own))
             inner.append(code)
             frame = frame.f_back
-        return Finding(None, suspects)
+        for keep, own in reversed(passed):
+            if keep is not None:
+                keep.findings[mode] = found
+            found = _joined(own, found)
+        return found
+
+    def _with_line(self, finding: Finding, frame: FrameType) -> Finding:
+        entry = finding.entry
+        if entry is None or entry.line is not None or entry.entered != "library":
+            return finding
+        return finding._replace(entry=self._called_from(entry, frame))
 
     def _called_from(self, entry: Entry, frame: FrameType | None) -> Entry:
         """The program's line that called what switches by itself: ``optimizer.step()``, ``Function.apply(x)``."""
@@ -209,7 +229,7 @@ class Regions:
         if table is _UNREAD:
             table = known.findings[mode] = {} if _may_switch(known) else None
         if table is None:
-            return _NOTHING
+            return NOTHING
         finding = table.get(frame.f_lasti)
         if finding is None:
             finding = table[frame.f_lasti] = _finding_at(known, frame.f_lasti, frame.f_lineno or 0, mode)
@@ -225,7 +245,7 @@ class Regions:
         while depth < len(inner) and inner[-1 - depth].co_name in _WRAPPERS:
             depth += 1
         if depth == len(inner):
-            return _NOTHING
+            return NOTHING
         code = inner[-1 - depth]
         known = self._decorated.get((mode, id(code), depth))
         if known is not None:
@@ -237,22 +257,59 @@ class Regions:
         finding = self._decorated[mode, id(code), depth] = _decorator_finding(found[-1 - depth], code, mode)
         return finding
 
-    def _solve(self, mode: str, suspects: tuple[Suspect, ...]) -> Entry:
+    def _solve(self, mode: str, suspects: tuple[Suspect, ...], frame: FrameType | None) -> Entry:
         """Nothing is certain: one single suspect in the whole program is the one."""
         key: tuple[str | int, ...] = (mode, len(self._codes.files), len(sys.modules), *map(id, suspects))
         entry = self._solved.get(key)
         if entry is None:
-            entry = self._solved[key] = _single_suspect(mode, suspects, self._program_files())
+            entry = self._solved[key] = _single_suspect(mode, suspects, self._program_files(frame))
         return entry
 
-    def _program_files(self) -> Iterator[str]:
-        """Source files of the program: its modules, and code that was typed in or run from elsewhere."""
+    def _program_files(self, frame: FrameType | None) -> Iterator[str]:
+        """Source files of the program: those of the functions seen, and of all modules that their globals lead to."""
         found = dict(self._codes.files)
-        for module in list(sys.modules.values()):
-            file = getattr(module, "__dict__", {}).get("__file__")
-            if isinstance(file, str) and file.endswith(".py") and owner_of(file) is Owner.USER:
-                found[file] = None
+        waiting: list[dict[str, object]] = []
+        while frame is not None:
+            waiting.append(frame.f_globals)
+            frame = frame.f_back
+        modules = {name: module for name, module in list(sys.modules.items()) if _user_file(module) is not None}
+        by_file = {_user_file(module): module for module in modules.values()}
+        waiting += [vars(by_file[file]) for file in found if file in by_file]
+        seen: set[int] = set()
+        while waiting:
+            variables = waiting.pop()
+            if id(variables) in seen:
+                continue
+            seen.add(id(variables))
+            for value in list(variables.values()):
+                name = value.__name__ if isinstance(value, ModuleType) else getattr(type(value), "__module__", None)
+                if isinstance(value, (type, FunctionType)):
+                    name = value.__module__
+                module = modules.get(name) if isinstance(name, str) else None
+                if module is not None:
+                    found[str(_user_file(module))] = None
+                    waiting.append(vars(module))
         yield from found
+
+
+def _entered_in(suspect: Suspect, code: CodeType, mode: str) -> Entry:
+    """A block that did it; of an exit stack, the one statement that can have put the switch onto it."""
+    scope = switches_in(code.co_filename).scopes[scope_of(code)]
+    inside = [one for one in scope.switches if not one.block and one.mode == mode and one.entered == "with"]
+    if len(inside) == 1 and suspect.switch.start <= inside[0].start <= suspect.switch.end:
+        return _entry(inside[0], code, Owner.USER)
+    return suspect.entry
+
+
+def _user_file(module: ModuleType) -> str | None:
+    file = getattr(module, "__dict__", {}).get("__file__")
+    known = isinstance(file, str) and file.endswith(".py") and owner_of(file) is Owner.USER
+    return file if known else None
+
+
+def _joined(own: Finding, outside: Finding) -> Finding:
+    """What a frame and all outside of it say, where the frame itself is not certain."""
+    return outside._replace(suspects=own.suspects + outside.suspects) if own.suspects else outside
 
 
 _UNREAD: dict[int, Finding] = {}
@@ -278,7 +335,7 @@ def _finding_at(known: Code, instruction: int, line: int, mode: str) -> Finding:
         return _finding_by_name(code, mode)
     scope = switches_in(code.co_filename).scopes.get(scope_of(code))
     if scope is None:
-        return _NOTHING
+        return NOTHING
     position = _position(code, instruction, line)
     suspects: tuple[Suspect, ...] = ()
     for switch in scope.switches:  # the last to start comes first
@@ -286,11 +343,23 @@ def _finding_at(known: Code, instruction: int, line: int, mode: str) -> Finding:
             if _switches_on(switch, mode):
                 return Finding(None, suspects, back_on=True)
             if switch.mode == mode:
-                return Finding(_entry(switch, code, known.owner), suspects)
+                around = _around(scope.switches, switch, position, mode)
+                outer = tuple(_entry(one, code, known.owner) for one in around)
+                return Finding(_entry(switch, code, known.owner), suspects, around=outer)
             if switch.mode is None:
                 entry = _entry(switch, code, known.owner)._replace(mode=mode)
-                suspects += (Suspect(entry, switch.name, switch.likely),)
-    return Finding(None, suspects) if suspects else _NOTHING
+                suspects += (Suspect(entry, switch),)
+    return Finding(None, suspects) if suspects else NOTHING
+
+
+def _around(switches: tuple[Switch, ...], switch: Switch, position: Position, mode: str) -> Iterator[Switch]:
+    """The other blocks in force, as far as no block between switches gradients on again."""
+    for one in switches[switches.index(switch) + 1 :]:
+        if one.block and one.covers(position):
+            if _switches_on(one, mode):
+                return
+            if one.mode == mode:
+                yield one
 
 
 def _switches_on(switch: Switch, mode: str) -> bool:
@@ -336,12 +405,12 @@ def _finding_by_name(code: CodeType, mode: str) -> Finding:
         return Finding(back_on=True)
     if code.co_name in _COMPARED:
         return (
-            Finding(Entry(mode, "library", None, "graphscope.compare")) if _COMPARED[code.co_name] == mode else _NOTHING
+            Finding(Entry(mode, "library", None, "graphscope.compare")) if _COMPARED[code.co_name] == mode else NOTHING
         )
     if _is_torch(code, "torch/nn/init.py"):
         return Finding(Entry(mode, "library", None, "torch.nn.init"))
     if mode != NO_GRAD:
-        return _NOTHING
+        return NOTHING
     if code is _custom_function_apply:
         return Finding(Entry(CUSTOM, "library", None, "autograd.Function"))
     if code.co_name == "forward":
@@ -361,19 +430,19 @@ def _file_of(code: CodeType) -> str:
 def _decorator_finding(switch: Switch, code: CodeType, mode: str) -> Finding:
     if _switches_on(switch, mode):
         return Finding(back_on=True)
-    return Finding(_entry(switch, code, owner_of(code.co_filename))) if switch.mode == mode else _NOTHING
+    return Finding(_entry(switch, code, owner_of(code.co_filename))) if switch.mode == mode else NOTHING
 
 
 def _wrapped_by_hand(frame: FrameType, code: CodeType, mode: str) -> Finding:
     entered = _wrapped_mode(frame)
     if entered is None:
-        return _NOTHING
+        return NOTHING
     switch = switches_in(code.co_filename).wrapped.get(code.co_name)
     if switch is not None and switch.mode == entered:
         return _decorator_finding(switch, code, mode)
     if entered == GRAD:
         return Finding(back_on=mode == NO_GRAD)
-    return Finding(Entry(mode, "decorator", None, mode)) if entered == mode else _NOTHING
+    return Finding(Entry(mode, "decorator", None, mode)) if entered == mode else NOTHING
 
 
 def _wrapped_mode(frame: FrameType) -> str | None:

@@ -58,7 +58,7 @@ class Lines(NamedTuple):
 class Code:
     """What a recording has learnt about one code object."""
 
-    __slots__ = ("calls_module", "code", "findings", "lines", "owner")
+    __slots__ = ("code", "findings", "lines", "owner")
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
@@ -67,7 +67,6 @@ class Code:
         """By instruction."""
         self.findings: dict[str, dict[int, Any] | None] = {}
         """What ``regions.py`` found out about each grad mode, by instruction; ``None`` for nothing at all."""
-        self.calls_module = code in _MODULE_CALLS
 
     def line_of(self, frame: FrameType) -> Line:
         """The line that a frame of this code is at."""
@@ -100,13 +99,6 @@ class Codes(dict[int, Code]):
         return known
 
 
-def _module_calls() -> frozenset[CodeType]:
-    """``Module._call_impl``, and the function inside it that runs the hooks and calls ``forward``."""
-    outer = torch.nn.Module._call_impl.__code__
-    return frozenset([outer, *(const for const in outer.co_consts if isinstance(const, CodeType))])
-
-
-_MODULE_CALLS = _module_calls()
 _PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _NOTEBOOK_CELL = re.compile(r"[/\\]ipykernel_\d+[/\\]|<ipython-input-")
 _TORCH = os.path.normpath(Path(torch.__file__).parent) + os.sep

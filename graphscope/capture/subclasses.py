@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
+import functools
 from types import FrameType
 from typing import Any, TypeGuard
 
 import torch
 
+from graphscope.capture.lookup import resolve
 from graphscope.capture.names import frame_namespaces
 from graphscope.capture.source import Codes, Owner, expression_at
 
@@ -67,12 +68,14 @@ def _wanted_class(call: ast.Call, frame: FrameType) -> type[torch.Tensor] | None
     """The tensor subclass that is called, or handed to ``__new__`` first; else the only one in the expression."""
     namespaces = [*frame_namespaces(frame), vars(builtins)]
     for expression in [call.func, *call.args[:1]]:
-        found = _resolve(expression, namespaces)
+        found = resolve(expression, namespaces)
+        while isinstance(found, functools.partial):
+            found = found.func if _is_subclass(found.func) else next(iter(found.args), None) or found.func
         if _is_subclass(found):
             return found
     inside: set[type[torch.Tensor]] = set()
     for part in ast.walk(call):
-        found = _resolve(part, namespaces)
+        found = resolve(part, namespaces)
         if _is_subclass(found):
             inside.add(found)
     return inside.pop() if len(inside) == 1 else None
@@ -80,36 +83,3 @@ def _wanted_class(call: ast.Call, frame: FrameType) -> type[torch.Tensor] | None
 
 def _is_subclass(found: object) -> TypeGuard[type[torch.Tensor]]:
     return isinstance(found, type) and issubclass(found, torch.Tensor) and found is not torch.Tensor
-
-
-def _resolve(expression: ast.AST, namespaces: list[dict[str, object]]) -> Any:
-    """The value of a name, an attribute, ``type(x)`` or ``table[x]``, read without running anybody's code."""
-    if isinstance(expression, ast.Name):
-        return next((space[expression.id] for space in namespaces if expression.id in space), None)
-    if isinstance(expression, ast.Attribute):
-        owner = _resolve(expression.value, namespaces)
-        return type(owner) if expression.attr == "__class__" else _stored(owner, expression.attr)
-    if isinstance(expression, ast.Call) and len(expression.args) == 1 and not expression.keywords:
-        return type(_resolve(expression.args[0], namespaces)) if _resolve(expression.func, namespaces) is type else None
-    if isinstance(expression, ast.Subscript):
-        table, key = _resolve(expression.value, namespaces), _resolve(expression.slice, namespaces)
-        try:
-            return table[key] if type(table) in {dict, list, tuple} else None
-        except (LookupError, TypeError):
-            return None
-    return expression.value if isinstance(expression, ast.Constant) else None
-
-
-def _stored(owner: object, name: str) -> object:
-    for space in _dictionaries(owner):
-        if name in space:
-            return space[name]
-    return None
-
-
-def _dictionaries(owner: object) -> Iterator[Any]:
-    """Where the attributes of an object, or of a class, are stored."""
-    if not isinstance(owner, type):
-        yield getattr(owner, "__dict__", {})
-    for base in type.mro(owner if isinstance(owner, type) else type(owner)):
-        yield vars(base)

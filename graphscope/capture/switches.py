@@ -87,6 +87,12 @@ class Switch(NamedTuple):
     """A ``with`` statement, which is certainly over once its body has been left."""
     likely: bool = False
     """Not certain, but its text names a switch: ``with no_grad() if frozen else nullcontext():``."""
+    expression: ast.expr | None = None
+    """What a block that may do anything enters."""
+    target: ast.expr | None = None
+    """The name that it gives to it."""
+    outermost: bool = False
+    """A statement that its function, class or module cannot leave out."""
 
     def covers(self, position: Position) -> bool:
         """Code at this position runs after the switch and within its reach."""
@@ -97,6 +103,8 @@ class Scope(NamedTuple):
     """The switches of one function, class body or module, the last to start first."""
 
     switches: tuple[Switch, ...]
+    yields: tuple[Position, ...] = ()
+    """Where it hands out values."""
 
 
 class Mention(NamedTuple):
@@ -148,6 +156,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._switches: dict[tuple[int, str], list[Switch]] = {}
+        self._yields: dict[tuple[int, str], list[Position]] = {}
         self._decorators: dict[tuple[int, str], tuple[Switch, ...]] = {}
         self._wrapped: dict[str, Switch] = {}
         self._mentions: list[Mention] = []
@@ -165,6 +174,8 @@ class _Reader:
                 self._read_statement(node, scope, owners)
             if isinstance(node, ast.Call):
                 self._read_wrapping(node)
+            elif isinstance(node, (ast.Yield, ast.YieldFrom)):
+                self._yields.setdefault(scope, []).append((node.lineno, node.col_offset))
             if self._mentions_switch(node):
                 mentioned.append((node, frozenset(owners)))
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -178,8 +189,11 @@ class _Reader:
             self._read_suites(node, scope, owners)
         self._mentions += [Mention(names) for node, names in mentioned if id(node) not in self._told]
         scopes = {
-            scope: Scope(tuple(sorted(found, key=lambda one: (one.start, one.line), reverse=True)))
-            for scope, found in self._switches.items()
+            scope: Scope(
+                tuple(sorted(self._switches.get(scope, ()), key=lambda one: (one.start, one.line), reverse=True)),
+                tuple(self._yields.get(scope, ())),
+            )
+            for scope in dict.fromkeys([*self._switches, *self._yields])
         }
         return Switches(scopes, self._decorators, self._wrapped, tuple(self._mentions), frozenset(self._known))
 
@@ -230,8 +244,9 @@ class _Reader:
                 for switch in self._switches_of(statement):
                     end = suite[-1] if place + 1 < len(suite) else statement
                     reach = (_end(statement), _end(end))
+                    outermost = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
                     self._switches.setdefault(scope, []).append(
-                        switch._replace(start=reach[0], end=reach[1], owners=owners)
+                        switch._replace(start=reach[0], end=reach[1], owners=owners, outermost=outermost)
                     )
 
     def _switches_of(self, statement: ast.stmt) -> Iterator[Switch]:
@@ -277,8 +292,21 @@ class _Reader:
             name = _last_name(expression)
             if mode is None and name in _HARMLESS_BLOCKS:
                 continue
-            place = ("with", mode, expression.lineno, ast.unparse(expression), _end(expression), _end(node))
-            yield Switch(*place, name, owners, pauses, True, self._names_switch(expression))  # noqa: FBT003  a record
+            yield Switch(
+                "with",
+                mode,
+                expression.lineno,
+                ast.unparse(expression),
+                _end(expression),
+                _end(node),
+                name=name,
+                owners=owners,
+                pauses=pauses,
+                block=True,
+                likely=self._names_switch(expression),
+                expression=expression if mode is None else None,
+                target=item.optional_vars,
+            )
 
     def _mode_of(self, expression: ast.expr, *, bare: bool = False) -> str | None:
         """The mode that ``torch.no_grad()`` and its like switch to; ``None`` for all else.

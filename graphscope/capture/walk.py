@@ -79,6 +79,8 @@ class Walked(NamedTuple):
     """The backward nodes themselves by id."""
     storages: dict[int, str]
     """Id of each storage by ``_cdata``."""
+    order: dict[int, int]
+    """``_sequence_nr()`` of each op node by its place among the nodes; another thread's may have the same."""
 
 
 def walk_linked(roots: Sequence[Root], names: Names, *, others: Sequence[Root], every_module: bool) -> Walked:
@@ -86,7 +88,7 @@ def walk_linked(roots: Sequence[Root], names: Names, *, others: Sequence[Root], 
     with quiet_look():
         builder = _Builder(roots, names, others)
         data = builder.build(roots, others, every_module=every_module)
-        return Walked(data, builder.numbers(), builder.leaf_ids, builder.nodes, builder.storage_ids())
+        return Walked(data, builder.numbers(), builder.leaf_ids, builder.nodes, builder.storage_ids(), builder.order())
 
 
 @contextlib.contextmanager
@@ -138,6 +140,15 @@ class _Builder:
         trace = self._trace
         return {
             number: identity
+            for number, identity, kind in zip(trace.numbers, self._ids, trace.kinds, strict=True)
+            if not kind.accumulate
+        }
+
+    def order(self) -> dict[int, int]:
+        """The ``_sequence_nr()`` of each op, by its place among the nodes of the graph."""
+        trace = self._trace
+        return {
+            int(identity[1:]): number
             for number, identity, kind in zip(trace.numbers, self._ids, trace.kinds, strict=True)
             if not kind.accumulate
         }
