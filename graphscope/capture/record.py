@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -294,6 +295,13 @@ class Recorder(TorchDispatchMode):
         if entry.entered == "unknown" and last is not None and (last.mode, last.entered) == (mode, "statement"):
             return last  # its function has ended, and nothing has switched gradients on since
         return entry
+
+
+class Recorded(NamedTuple):
+    """A recording of the program, and the folder that its files are told from."""
+
+    recorder: Recorder
+    base: Path | None = None
 
 
 def _forget_arguments(error: BaseException) -> None:
