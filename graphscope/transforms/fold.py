@@ -25,7 +25,7 @@ _SMALL = 10
 
 _COARSE = 16
 """Boxes below which a drawing could well show more."""
-_FEW = 9
+_FEW = 6
 """A folded drawing with fewer boxes says little; code outside of modules is then shown by its lines."""
 
 

@@ -22,13 +22,14 @@ def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
     for node in data.nodes:
         for written in node.writes:
             writers.setdefault(written, []).append(node.id)
+    by_library = {region.id for region in data.regions if region.entered == "library"}
     found = set(ends)
     stack = list(found)
     while stack:
         identity = stack.pop()
         sources = [edge.source for edge in data.incoming[identity]]
         if data.by_id[identity].kind is Kind.LEAF:
-            sources += [writer for writer in writers.get(identity, ()) if _brings_a_value(data, writer)]
+            sources += [writer for writer in writers.get(identity, ()) if _brings_a_value(data, writer, by_library)]
         for source in sources:
             if source not in found:
                 found.add(source)
@@ -60,7 +61,9 @@ def related(data: GraphData) -> GraphData:
     return keep(data, wanted, f"{to_count_text(hidden, 'node')} not drawn: they lead to no root")
 
 
-def _brings_a_value(data: GraphData, writer: str) -> bool:
+def _brings_a_value(data: GraphData, writer: str, by_library: Collection[str]) -> bool:
+    if data.by_id[writer].region in by_library:
+        return False  # an optimizer's step, or the filling of a parameter
     written = set(data.by_id[writer].writes)
     return any(edge.source not in written and data.by_id[edge.source].kind is Kind.OP for edge in data.incoming[writer])
 

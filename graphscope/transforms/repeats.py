@@ -149,16 +149,22 @@ class Repeats:
         return len(set(kinds)) < len(kinds)
 
     def _best_start(self, search: _Search, first: int, period: int) -> int:
-        """Where a round begins: where the fewest values go from one to the next, at best at the loop's first line."""
+        """Where a round begins: where the fewest values go from one to the next.
+
+        Of several such places the one at the loop's first line is taken, or one where something else begins.
+        """
         room = search.matching(first, period, 2 * period) - period
         if room <= 0:
             return first
         begin = search.starts[first]
         crossing = self._crossing(begin, search.starts[first + period] - begin)
 
-        def score(item: int) -> tuple[int, bool]:
+        def score(item: int) -> tuple[int, bool, bool]:
             place = search.starts[item]
-            return crossing[place - begin], place == 0 or self._lines[place] >= self._lines[place - 1]
+            goes_on = place > 0 and self._scopes.sequence[place - 1] in self._links.sources_of(
+                self._scopes.sequence[place]
+            )
+            return crossing[place - begin], place == 0 or self._lines[place] >= self._lines[place - 1], goes_on
 
         return min(range(first, first + min(room, period - 1) + 1), key=score)
 
