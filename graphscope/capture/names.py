@@ -77,6 +77,14 @@ class Names:
         """All names of this very tensor."""
         return tuple(self.tensors.get(id(tensor), ()))
 
+    def of_each(self, given: Sequence[torch.Tensor]) -> list[tuple[str, ...]]:
+        """All names of each tensor, by its memory where it has none of its own."""
+        known = self.tensors
+        names = [tuple(known.get(id(tensor), ())) for tensor in given]
+        if self._by_memory:
+            names = [own or self.of_alias(tensor) for own, tensor in zip(names, given, strict=True)]
+        return names
+
     def best_name(self, value: object) -> str | None:
         """The first name of a tensor, if it has one."""
         names = self.tensors.get(id(value))
@@ -97,9 +105,9 @@ class Names:
 
     def tracked(self) -> Iterator[tuple[torch.Tensor, list[str]]]:
         """Named tensors that an op made under autograd, in the order found."""
-        for key, tensor in self._held.items():
-            if tensors.requires_grad(tensor) and not tensors.is_leaf(tensor):
-                yield tensor, self.tensors[key]
+        for tensor in tensors.non_leaves(self._held.values()):
+            if tensors.requires_grad(tensor):
+                yield tensor, self.tensors[id(tensor)]
 
     def module_tensors(self) -> list[tuple[torch.Tensor, Role]]:
         """Parameters and buffers of all modules in sight, each once."""

@@ -7,8 +7,9 @@ from running. What torch itself cannot tell of some tensor (no storage, no singl
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -39,13 +40,29 @@ _hooks_after_accumulation = BASE._post_accumulate_grad_hooks.__get__
 NOT_TOLD = (RuntimeError, TypeError)
 """What torch raises where a tensor has no storage, no single shape, or sizes that are symbols."""
 
-_usual_facts = operator.attrgetter("shape", "dtype", "device", "requires_grad", "is_leaf", "_version", "layout")
-"""In one call, of tensors that are no inference tensors and have a single shape."""
+storage_with_memory = BASE.untyped_storage
+"""The memory behind a dense tensor; raises of others."""
+
+_storage_key = operator.attrgetter("_cdata")
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
-DTYPE_NAMES: dict[torch.dtype, str] = {}
-_DEVICE_NAMES: dict[torch.device, str] = {}
+
+class _Told(dict[Any, Any]):
+    """What is told of each of a few values, made at the first use."""
+
+    def __init__(self, tell: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __missing__(self, value: Any) -> Any:
+        told = self[value] = self._tell(value)
+        return told
+
+
+_dtype_names = _Told(lambda dtype: str(dtype).removeprefix("torch."))
+_device_names = _Told(str)
+_layout_names = _Told(lambda layout: None if layout is torch.strided else str(layout).removeprefix("torch."))
 
 _new = tuple.__new__
 """Makes a record from a tuple of all its fields in order, at a third of the cost of a call by field."""
@@ -72,16 +89,6 @@ def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
 
 def tensor_info(tensor: torch.Tensor, names: tuple[str, ...]) -> TensorInfo:
     """Everything that a graph tells of a tensor in hand."""
-    if type(tensor) in PLAIN:
-        try:
-            shape, dtype, device, tracked, leaf, version, layout = _usual_facts(tensor)
-            record = (
-                _sizes(shape), DTYPE_NAMES[dtype], _DEVICE_NAMES[device], names, tracked, leaf, False,
-                tensor._is_view(), version, None if layout is torch.strided else _layout_name(layout), None,
-            )  # fmt: skip
-            return _new(TensorInfo, record)
-        except (KeyError, *NOT_TOLD):
-            pass
     inference = BASE.is_inference(tensor)
     return TensorInfo(
         shape_of(tensor),
@@ -93,9 +100,53 @@ def tensor_info(tensor: torch.Tensor, names: tuple[str, ...]) -> TensorInfo:
         inference,
         BASE._is_view(tensor),
         None if inference else version_of(tensor),
-        _layout_name(_layout(tensor)),
+        _layout_names[_layout(tensor)],
         None if type(tensor) in PLAIN else type(tensor).__name__,
     )
+
+
+def tensor_infos(given: Sequence[torch.Tensor], names: Iterable[tuple[str, ...]]) -> list[TensorInfo]:
+    """``tensor_info`` of each; where nothing is out of the ordinary column by column, in half the time."""
+    if not PLAIN.issuperset(map(type, given)):
+        return list(map(tensor_info, given, names))
+    try:
+        columns = zip(
+            shapes_of(given),
+            dtype_names_of(given),
+            map(_device_names.__getitem__, map(operator.attrgetter("device"), given)),
+            names,
+            map(operator.attrgetter("requires_grad"), given),
+            map(operator.attrgetter("is_leaf"), given),
+            itertools.repeat(False),  # noqa: FBT003  no inference tensor, or its version would be refused
+            map(BASE._is_view, given),
+            versions_of(given),
+            map(_layout_names.__getitem__, map(operator.attrgetter("layout"), given)),
+            itertools.repeat(None),
+            strict=False,
+        )
+        return list(map(_new, itertools.repeat(TensorInfo), columns))
+    except NOT_TOLD:
+        return list(map(tensor_info, given, names))
+
+
+def shapes_of(given: Sequence[torch.Tensor]) -> Iterable[tuple[int, ...]]:
+    """Sizes of each tensor of a plain type, which has no symbols. Raises of strided nested tensors."""
+    return map(tuple, map(operator.attrgetter("shape"), given))
+
+
+def sizes_of(given: Sequence[torch.Tensor]) -> Iterable[int]:
+    """Bytes of the elements of each tensor of a plain type. Raises of sparse tensors."""
+    return map(operator.attrgetter("nbytes"), given)
+
+
+def versions_of(given: Sequence[torch.Tensor]) -> Iterable[int]:
+    """The version counter of each tensor of a plain type. Raises of inference tensors."""
+    return map(operator.attrgetter("_version"), given)
+
+
+def dtype_names_of(given: Sequence[torch.Tensor]) -> Iterable[str]:
+    """``dtype_name`` of each tensor of a plain type."""
+    return map(_dtype_names.__getitem__, map(operator.attrgetter("dtype"), given))
 
 
 def metadata_info(metadata: Any) -> TensorInfo:
@@ -106,22 +157,12 @@ def metadata_info(metadata: Any) -> TensorInfo:
 
 def dtype_name(dtype: torch.dtype) -> str:
     """``float32`` for ``torch.float32``."""
-    name = DTYPE_NAMES.get(dtype)
-    if name is None:
-        name = DTYPE_NAMES[dtype] = str(dtype).removeprefix("torch.")
-    return name
-
-
-def _layout_name(layout: torch.layout) -> str | None:
-    return None if layout is torch.strided else str(layout).removeprefix("torch.")
+    return str(_dtype_names[dtype])
 
 
 def device_name(device: torch.device) -> str:
     """``cuda:0`` for ``torch.device("cuda", 0)``."""
-    name = _DEVICE_NAMES.get(device)
-    if name is None:
-        name = _DEVICE_NAMES[device] = str(device)
-    return name
+    return str(_device_names[device])
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...] | None:
@@ -173,7 +214,7 @@ def storage_key(tensor: torch.Tensor) -> int | None:
 def storage_keys(given: Sequence[torch.Tensor]) -> set[int]:
     """The keys of many tensors, as far as they have one."""
     try:
-        return {BASE.untyped_storage(tensor)._cdata for tensor in given}
+        return set(map(_storage_key, map(storage_with_memory, given)))
     except NOT_TOLD:
         return {key for key in map(storage_key, given) if key is not None}
 
@@ -188,6 +229,22 @@ def memory_place(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return None if key is None else place
 
 
+def gradients(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """``.grad`` of each; not asked of what is no leaf any more, where torch would warn."""
+    try:
+        if all(map(_is_leaf, leaves)):
+            return list(map(gradient, leaves))
+    except NOT_TOLD:
+        pass
+    return [gradient(leaf) if is_leaf(leaf) else None for leaf in leaves]
+
+
+def hook_counts(given: Sequence[torch.Tensor]) -> Iterable[int]:
+    """``hook_count`` of each."""
+    without = not any(map(_hooks, given)) and not any(map(_hooks_after_accumulation, given))
+    return itertools.repeat(0, len(given)) if without else map(hook_count, given)
+
+
 def hook_count(tensor: torch.Tensor) -> int:
     """Hooks that a backward runs when it comes to this tensor: ``register_hook`` and its post-accumulate sibling."""
     return len(_hooks(tensor) or ()) + len(_hooks_after_accumulation(tensor) or ())
@@ -199,6 +256,14 @@ def is_leaf(tensor: torch.Tensor) -> bool:
         return bool(_is_leaf(tensor))
     except RuntimeError:
         return False
+
+
+def non_leaves(given: Collection[torch.Tensor]) -> list[torch.Tensor]:
+    """Those of many tensors that are no leaves."""
+    try:
+        return list(itertools.compress(given, map(operator.not_, map(_is_leaf, given))))
+    except RuntimeError:
+        return [tensor for tensor in given if not is_leaf(tensor)]
 
 
 def history_of(tensor: torch.Tensor) -> Any:

@@ -400,6 +400,21 @@ def test_a_leaf_that_requires_grad_is_reached_by_itself() -> None:
     assert [edge.gradient for edge in data.edges] == [True]
 
 
+def test_a_view_of_which_torch_refuses_to_tell() -> None:
+    base = leaf(4) * 1
+    with torch.no_grad():
+        view = base.view(2, 2)
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        view.grad_fn  # noqa: B018
+    data = walk(view, view=view)
+    told = node_of(data, "view")
+    assert (told.kind, told.outputs[0].is_leaf) == (Kind.LEAF, False)
+    assert told.note is not None
+    assert "refuses to tell its history" in told.note
+    assert ops(walk(base.sum(), view=view, base=base)) == ["mul", "mul", "sum"]
+
+
 def test_several_roots_share_their_graph() -> None:
     x = leaf()
     shared = x.exp()
