@@ -105,6 +105,7 @@ def explain(  # noqa: PLR0913 - every parameter is an option
             inputs=tuple(parse_input(each) for each in inputs or ()),
             record=not no_record,
             keep_recording=True,
+            every_module=True,
         )
         refuse_what_does_not_apply(what, request, arguments or [])
         destinations = parse_destinations(output, json=json)
@@ -255,10 +256,10 @@ def _explain_variables(recording: LiveRecording) -> Explained | None:
     if recording.recorded is None:
         return None
     from graphscope.analyze.explain import explain as explain_data
-    from graphscope.capture.choose import graph_of_variables
+    from graphscope.capture.choose import Choice, graph_of_variables
 
     try:
-        return explain_data(graph_of_variables(main_variables(), recorded=recording.recorded))
+        return explain_data(graph_of_variables(main_variables(), Choice(every_module=True), recording.recorded))
     except GraphscopeError:  # no tensor is left
         return None
 

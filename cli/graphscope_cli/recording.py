@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from graphscope_cli.script import when_torch_is_there
 
 if TYPE_CHECKING:
-    from graphscope.capture.choose import Recorded
+    from graphscope.capture.record import Recorded
 
 
 class LiveRecording:
@@ -27,8 +27,7 @@ class LiveRecording:
     def begin(self) -> None:
         """Record from here on; nothing happens without a real torch."""
         if self._wanted and self.recorded is None and hasattr(sys.modules.get("torch"), "autograd"):
-            from graphscope.capture.choose import Recorded
-            from graphscope.capture.record import Recorder
+            from graphscope.capture.record import Recorded, Recorder
 
             recorder = Recorder()
             self._active.enter_context(recorder.active())

@@ -31,6 +31,8 @@ class Request:
     stop: bool = False
     """End the script after that graph."""
     inputs: tuple[InputSpec, ...] = ()
+    every_module: bool = False
+    """Tell the parameters of every module in sight, used or not."""
     record: bool = True
     """Record every operation, tracked or not."""
     keep_recording: bool = False

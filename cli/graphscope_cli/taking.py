@@ -299,4 +299,4 @@ def main_variables() -> list[tuple[str, dict[str, object]]]:
 def _to_choice(request: Request) -> Choice:
     from graphscope.capture.choose import Choice
 
-    return Choice(roots=request.roots, namers=request.namers)
+    return Choice(roots=request.roots, namers=request.namers, every_module=request.every_module)

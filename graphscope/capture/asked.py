@@ -42,9 +42,9 @@ def graph_of_given(outputs: object, others: Sequence[object], frame: FrameType |
     beside = [to_root(known.best_name(one) or "tensor", one) for one in others if is_tensor(one)]
     recorder = active_recorder()
     if recorder is None:
-        return walk_graph(roots, known, others=beside, every_module=has_modules)
+        return walk_graph(roots, known, others=beside, every_module=True)
     file = Path(frame.f_code.co_filename) if frame is not None else Path()
-    options = Options(base=file.parent if file.is_absolute() else None, every_module=has_modules)
+    options = Options(base=file.parent if file.is_absolute() else None, every_module=True)
     return merge(recorder, roots, known, others=beside, options=options)
 
 

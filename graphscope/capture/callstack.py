@@ -92,6 +92,8 @@ class CallStack:
                     return outside.line, inner or outside.inner, 0, outside.call
                 if owner is not _PLUMBING and inner is None:
                     inner = known.line_of(frame)
+            elif _is_command_line(frame):
+                break
             frame = frame.f_back
         return None, inner, 0, None
 
@@ -143,6 +145,8 @@ class CallStack:
                 break
             if owner is Owner.LIBRARY and inner is None:
                 inner = known.line_of(place)
+            if owner is _RECORDER and _is_command_line(place):
+                break
             place = place.f_back
         if frame.f_code is MODULE_CALL:
             call = self._call_of(frame.f_locals["self"], call)
@@ -174,3 +178,8 @@ class CallStack:
             if type(kept) is Outside and kept.stack is self:
                 frame.f_trace = None
             frame = frame.f_back
+
+
+def _is_command_line(frame: FrameType) -> bool:
+    """Above it there is only whoever started graphscope."""
+    return frame.f_globals.get("__package__") == "graphscope_cli"

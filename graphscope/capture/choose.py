@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from torch import nn
 from graphscope.capture.backward import BackwardCall, Namespace, variables_of
 from graphscope.capture.merge import Options, merge
 from graphscope.capture.names import Names, describe_mistake, flatten_tensors
-from graphscope.capture.record import Recorder
+from graphscope.capture.record import Recorded
 from graphscope.capture.walk import Root, to_root, walk_graph
 from graphscope.errors import InputError
 from graphscope.model import GraphData
@@ -36,6 +35,8 @@ class Choice:
     """Names of the roots; empty for those that suggest themselves."""
     namers: tuple[str, ...] = ()
     """The variables that may name tensors; empty for all."""
+    every_module: bool = False
+    """Tell the parameters of every module in sight, used or not."""
 
 
 _ANY = Choice()
@@ -46,13 +47,6 @@ Found = Mapping[str, Any]
 
 Places = Sequence[tuple[str, Namespace]]
 """Namespaces with the place they live in (``main()``, ``globals()``), nearest first."""
-
-
-class Recorded(NamedTuple):
-    """A recording of the program, and the folder that its files are told from."""
-
-    recorder: Recorder
-    base: Path | None = None
 
 
 def graph_of_call(
@@ -69,13 +63,14 @@ def graph_of_call(
     places = [*variables_of(call.frames), *further]
     names = _names_from(places, choice)
     if choice.roots:
-        return _build(pick_roots(_by_name(_names_from(places, _ANY)), choice.roots), names, recorded)
+        roots = pick_roots(_by_name(_names_from(places, _ANY)), choice.roots)
+        return _build(roots, names, recorded, others=_alive(names, recorded), every_module=choice.every_module)
     many = len(call.outputs) > 1
     roots = [
         to_root(names.best_name(value) or (f"output[{position}]" if many else "output"), value)
         for position, value in enumerate(call.outputs)
     ]
-    return _build(roots, names, recorded)
+    return _build(roots, names, recorded, others=_alive(names, recorded), every_module=choice.every_module)
 
 
 def graph_of_variables(places: Places, choice: Choice = _ANY, recorded: Recorded | None = None) -> GraphData:
@@ -87,13 +82,15 @@ def graph_of_variables(places: Places, choice: Choice = _ANY, recorded: Recorded
     names = _names_from(places, choice)
     found = _by_name(_names_from(places, _ANY) if choice.namers else names)
     if choice.roots:
-        return _build(pick_roots(found, choice.roots), names, recorded)
+        roots = pick_roots(found, choice.roots)
+        return _build(roots, names, recorded, others=_alive(names, recorded), every_module=choice.every_module)
     tracked = {known[0]: tensor for tensor, known in names.tracked()}
     held = {name: found[name] for _, namespace in places for name in namespace if name in found}
     candidates = {PREFERRED_ROOT: held[PREFERRED_ROOT]} if PREFERRED_ROOT in held else tracked or held
     if not candidates:
         raise InputError(f"The variables hold {'modules, but ' * bool(names.modules)}no tensor.")
-    return _build(default_roots(candidates), names, recorded, others=_others(tracked))
+    roots = default_roots(candidates)
+    return _build(roots, names, recorded, others=_others(tracked), every_module=choice.every_module)
 
 
 def graph_of_tensors(
@@ -160,6 +157,11 @@ def _build(
         return walk_graph(roots, names, others=others, every_module=every_module)
     options = Options(base=recorded.base, every_module=every_module)
     return merge(recorded.recorder, roots, names, others=others, options=options)
+
+
+def _alive(names: Names, recorded: Recorded | None) -> list[Root]:
+    """Named tensors with a history: what the recording tells of them is checked against their backward nodes."""
+    return _others({known[0]: tensor for tensor, known in names.tracked()}) if recorded is not None else []
 
 
 def _members(value: object) -> Namespace | None:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from graphscope.capture.backward import program_frames, variables_of
-from graphscope.capture.choose import Choice, Places, Recorded, graph_of_tensors, graph_of_variables
+from graphscope.capture.choose import Choice, Places, graph_of_tensors, graph_of_variables
+from graphscope.capture.record import Recorded
 from graphscope.capture.source import Line, Owner, owner_of, to_location
 from graphscope.capture.tensors import is_tensor
 from graphscope.errors import InputError

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -149,7 +149,8 @@ def run_modes(subject: Subject, modes: Sequence[Mode], repeats: int | None) -> l
         modes: under what.
         repeats: how often each run is timed; ``None`` for a few, as time allows.
     """
-    keeper = StateKeeper(subject.function, subject.args, subject.kwargs)
+    beside = subject.names if isinstance(subject.names, Mapping) else None
+    keeper = StateKeeper(subject.function, subject.args, subject.kwargs, beside)
     runs: list[Run] = []
     reference: Copies | None = None
     for mode in modes:
@@ -168,6 +169,7 @@ def _record(subject: Subject, mode: Mode, keeper: StateKeeper, reference: Copies
     failure: Failure | None = None
     try:
         with keeper.active():
+            keeper.met_modules = False
             _set_training(keeper.roots, mode)
             with _entering_modules(keeper, mode), recorder.active():
                 try:
@@ -209,6 +211,7 @@ def _entering_modules(keeper: StateKeeper, mode: Mode) -> Iterator[None]:
 
     def before(module: nn.Module, _: object) -> None:
         if not torch.compiler.is_compiling() and keeper.add_module(module):
+            keeper.met_modules = True
             _set_training([module], mode)
 
     hook = module_hooks.register_module_forward_pre_hook(before)
@@ -275,7 +278,7 @@ def _time(subject: Subject, modes: Sequence[Mode], keeper: StateKeeper, repeats:
 def _time_once(subject: Subject, mode: Mode, keeper: StateKeeper) -> float:
     try:
         _set_training(keeper.roots, mode)
-        if mode.training is None:
+        if mode.training is None or not keeper.met_modules:
             return _clock(subject, mode)
         with _entering_modules(keeper, mode):
             return _clock(subject, mode)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from graphscope.capture.choose import Places, Recorded, pick_roots
+from graphscope.capture.choose import Places, pick_roots
 from graphscope.capture.given import to_roots
 from graphscope.capture.merge import Options, merge
 from graphscope.capture.names import Names, describe_mistake
-from graphscope.capture.record import Recorder
+from graphscope.capture.record import Recorded, Recorder
 from graphscope.capture.tensors import is_tensor
 from graphscope.capture.values import compare_values, copy_values
 from graphscope.errors import InputError

@@ -52,10 +52,16 @@ class Kept(NamedTuple):
 class StateKeeper(TorchDispatchMode):
     """Notes what a function may change, and puts it back as often as ``restore`` is called."""
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at everything that a call of ``function`` would get to see."""
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        beside: Mapping[str, object] | None = None,
+    ) -> None:
+        """Look at everything that a call of ``function`` would get to see, and at what stands beside it."""
         super().__init__()  # type: ignore[no-untyped-call]
-        seen = in_sight(function, args, kwargs)
+        seen = {**(beside or {}), **in_sight(function, args, kwargs)}
         self._random = [*global_sources(), *given_sources(seen.values())]
         self._kept: dict[int, Kept] = {}
         self._made: set[int] = set()
@@ -63,6 +69,8 @@ class StateKeeper(TorchDispatchMode):
         self._modules: dict[int, tuple[nn.Module, Undo]] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         """Every buffer met, by name."""
+        self.met_modules = False
+        """In its last recorded run the function used modules that were not known: it makes new ones in every run."""
         self.roots: list[nn.Module] = []
         """Modules that the function gets to see and that are in no other one."""
         names = Names()

@@ -61,7 +61,7 @@ def _op_lines(node: Node, data: GraphData) -> Iterator[str]:
             yield short_backward(node.backward)
     elif node.mode is not None and node.mode != "grad":
         yield f"not recorded: {MODE_WORDS.get(node.mode, node.mode)}"
-    else:
+    elif look_of(node) is Look.UNTRACKED:
         yield "no backward node"
     if len(node.outputs) == 1:
         yield _named_tensor_words(node.outputs[0])

@@ -26,7 +26,8 @@ def group_lines(node: Node, group: Group) -> Iterator[str]:
     if not group.ops:
         yield " · ".join((*words, to_count_text(group.tensors, "tensor"), _parameter_words(group)))
         return
-    words.append(each + to_count_text(group.ops, "op"))
+    rounds = f" in {to_count_text(group.rounds, 'equal round')}" if group.rounds > 1 else ""
+    words.append(each + to_count_text(group.ops, "op") + rounds)
     shapes = dict.fromkeys(map(tensor_words, node.outputs))
     words.extend(list(shapes)[:1] if len(shapes) == 1 else [])
     yield " · ".join(words)

@@ -120,7 +120,7 @@ EXPECTED_REASONS = frozenset({Reason.FROZEN, Reason.CONSTANT, Reason.INTEGER_DTY
 def look_of(node: Node, view: View | None = None) -> Look:
     """The part a node plays; of a folded box only its view can tell."""
     if node.kind is Kind.OP:
-        if node.backward is None:
+        if node.backward is None and not _tracked(node):
             return Look.UNTRACKED
         return Look.TRACKED if node.reached else Look.DEAD
     if node.kind is Kind.LEAF:
@@ -131,6 +131,11 @@ def look_of(node: Node, view: View | None = None) -> Look:
         return Look.OUTPUT
     group = view.groups.get(node.id) if view is not None else None
     return Look.GROUP if group is None else _group_look(group)
+
+
+def _tracked(node: Node) -> bool:
+    """Autograd recorded it, although its backward node was not met: it leads to no root, or is gone."""
+    return node.mode == "grad" and any(info.requires_grad and info.is_leaf is False for info in node.outputs)
 
 
 def _group_look(group: Group) -> Look:

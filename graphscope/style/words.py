@@ -18,7 +18,7 @@ REASON_WORDS: dict[Reason, str] = {
     Reason.INTEGER_DTYPE: "integers carry no gradient",
     Reason.NON_DIFFERENTIABLE: "not differentiable",
     Reason.LEFT_PYTORCH: "left PyTorch: numpy, item, tolist",
-    Reason.CUSTOM_FUNCTION: "a custom Function returns no gradient",
+    Reason.CUSTOM_FUNCTION: "inside a custom Function, which has its own backward",
     Reason.UNKNOWN: "no gradient, reason unknown",
 }
 
