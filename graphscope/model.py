@@ -219,6 +219,8 @@ class Group(NamedTuple):
     repeats: int = 1
     """Equal blocks in a row that are drawn as this one box."""
     ops: int = 0
+    rounds: int = 1
+    """So many times equal ops run one after the other inside: a loop, or a module that is called again and again."""
     untracked: int = 0
     """Ops that autograd did not record."""
     tensors: int = 0

@@ -79,9 +79,9 @@ class Box:
 class Partition:
     """One way of drawing a graph: every node is in one box, or in a round that an equal one is drawn for."""
 
-    def __init__(self, data: GraphData, links: Links, scopes: Scopes) -> None:
+    def __init__(self, data: GraphData, links: Links, scopes: Scopes, repeats: Repeats | None) -> None:
         """Start with no box."""
-        self.data, self.links, self.scopes = data, links, scopes
+        self.data, self.links, self.scopes, self.repeats = data, links, scopes, repeats
         self.boxes: list[Box] = []
         self.box_of = array("q", [-1]) * len(data.nodes)
         self.drawn_as = array("q", range(len(data.nodes)))
@@ -118,8 +118,8 @@ def divide(
         apart: blocks that are equal only to one another.
         plain: how ops in no inner block are drawn.
     """
-    partition = Partition(data, links, scopes)
-    divider = _Divider(partition, opens, repeats, apart, plain)
+    partition = Partition(data, links, scopes, repeats)
+    divider = _Divider(partition, opens, apart, plain)
     stack: list[tuple[Block, Surround | None]] = [(scopes.whole, None)]
     while stack:
         stack.extend(reversed(list(divider.divide(*stack.pop()))))
@@ -132,10 +132,8 @@ def divide(
 class _Divider:
     """Divides one block at a time."""
 
-    def __init__(
-        self, partition: Partition, opens: Opens, repeats: Repeats | None, apart: frozenset[Block], plain: Plain
-    ) -> None:
-        self._partition, self._opens, self._repeats = partition, opens, repeats
+    def __init__(self, partition: Partition, opens: Opens, apart: frozenset[Block], plain: Plain) -> None:
+        self._partition, self._opens, self._repeats = partition, opens, partition.repeats
         self._apart, self._plain = apart, plain
         self._sequence, self._free = partition.scopes.sequence, partition.scopes.free
 

@@ -23,7 +23,7 @@ from graphscope.model import (
     View,
 )
 from graphscope.transforms.inference import Scope
-from graphscope.transforms.partition import Partition, Surround
+from graphscope.transforms.partition import Box, Partition, Surround
 from graphscope.transforms.repeats import Run
 
 _TENSORS_SHOWN = 4
@@ -266,6 +266,7 @@ class _Quotient:
             times=math.prod((frame.repeats for frame in _around(box.frame)), start=box.repeats),
             repeats=box.repeats,
             ops=len(ops),
+            rounds=self._rounds_inside(box),
             untracked=sum(node.backward is None for node in ops),
             tensors=len(parameters),
             unreached=sum(bool(node.outputs[0].requires_grad) and not node.reached for node in parameters),
@@ -275,6 +276,16 @@ class _Quotient:
             gradient=_gradient(traffic, arrives=any(node.reached for node in ops or nodes)),
             cuts=tuple(sorted(traffic.cuts.items())),
         )
+
+    def _rounds_inside(self, box: Box) -> int:
+        """How often what most of a closed block consists of runs."""
+        repeats = self._partition.repeats
+        if repeats is None or box.block is None:
+            return 1
+        longest = max(repeats.runs_in(box.block), key=lambda run: run.end - run.start, default=None)
+        if longest is None or 2 * (longest.end - longest.start) < box.block.end - box.block.start:
+            return 1
+        return longest.rounds
 
     def _calls(self, scope: Scope | None) -> int:
         return 1 if scope is None else self._partition.scopes.calls.get(scope, 1)
