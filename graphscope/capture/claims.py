@@ -51,7 +51,11 @@ def incoming_of(walked: Walked) -> list[list[Entry]]:
 
 
 def find_claims(
-    log: OpLog, walked: Walked, incoming: Sequence[Sequence[Entry]], strangers: Collection[int] = ()
+    log: OpLog,
+    walked: Walked,
+    incoming: Sequence[Sequence[Entry]],
+    strangers: Collection[int] = (),
+    acquaintances: Iterable[int] = (),
 ) -> Claims:
     """Pair the nodes of a walk, and those met while recording, with the ops of a recording.
 
@@ -64,6 +68,7 @@ def find_claims(
         walked: the walk.
         incoming: what ``incoming_of`` tells of it.
         strangers: positions in the walk of nodes whose results are at hand, and that the recording never met.
+        acquaintances: positions of nodes whose results are at hand, and that the recording knows.
     """
     makers = _Makers(log)
     met = {one.number for one in log.unseen if one.before is None and not one.kind.custom}
@@ -71,6 +76,8 @@ def find_claims(
     op_of: dict[int, int] = {}
     node_of: dict[int, int] = {}
     trusted = bytearray(len(nodes))
+    for position in acquaintances:
+        trusted[position] = True
     readers: dict[int, list[int]] = {}
     """Ops that torch says to have read what a node made."""
     for position in range(len(nodes) - 1, -1, -1):  # readers first
@@ -149,7 +156,17 @@ class _Makers:
             return None
         index = self._ops[place]
         is_last = number == self._stops[place] - 1
+        if _agrees(self._log, index, node, is_last=is_last, by_name=True):
+            return index
+        for further in self._span(place):  # a write in place first clones what its own derivative needs
+            if further in self._log.writes and _agrees(self._log, further, node, is_last=is_last, by_name=True):
+                return further
         return index if _agrees(self._log, index, node, is_last=is_last) else None
+
+    def _span(self, place: int) -> range:
+        """The ops that ran after torch's counter moved and before it moved again, without the first."""
+        following = self._ops[place + 1] if place + 1 < len(self._ops) else len(self._log.ops)
+        return range(self._ops[place] + 1, following)
 
     def _writer(self, place: int, number: int) -> int | None:
         """The op that wrote into a view right before a node was made; of an op on each of a list, the part."""
@@ -161,7 +178,7 @@ class _Makers:
         if signature_of(ops[index].func).each and len(parts) > 1:
             part = number - self._stops[place]
             return parts[part] if part < len(parts) else None
-        return index if index in self._log.writes else None
+        return next((one for one in (index, *self._span(place)) if one in self._log.writes), None)
 
 
 def _writes_view(log: OpLog, index: int) -> bool:
@@ -169,8 +186,8 @@ def _writes_view(log: OpLog, index: int) -> bool:
     return len(log.writes.get(index, ())) > 1
 
 
-def _agrees(log: OpLog, index: int, node: Node, *, is_last: bool) -> bool:
-    """Whether an op can have made a node that was made right before it."""
+def _agrees(log: OpLog, index: int, node: Node, *, is_last: bool, by_name: bool = False) -> bool:
+    """Whether an op can have made a node that was made right before it; ``by_name``: whether it says so itself."""
     if node.note is not None and "autograd.Function" in node.note:
         return False
     flags = log.flags[index]
@@ -179,7 +196,7 @@ def _agrees(log: OpLog, index: int, node: Node, *, is_last: bool) -> bool:
         return False
     if signature_of(log.ops[index].func).name.rstrip("_") == node.op:
         return True
-    if node.backward == _MADE_ANEW:
+    if by_name or node.backward == _MADE_ANEW:
         return False
     first = log.outputs[index][0]
     return is_last and first.shape == node.outputs[0].shape and first.dtype == node.outputs[0].dtype

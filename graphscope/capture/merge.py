@@ -84,7 +84,9 @@ class _Merge:
     ) -> None:
         self._recorder, self._log, self._walked, self._names = recorder, recorder.log, walked, names
         incoming = incoming_of(walked)
-        self._claims = find_claims(self._log, walked, incoming, self._strangers(given, incoming))
+        self._claims = find_claims(
+            self._log, walked, incoming, self._strangers(given, incoming), self._acquaintances(given)
+        )
         self._first_leaf = len(self._log.ops)
         self._first_unseen = self._first_leaf + len(self._log.leaves)
         self._first_walked = 0
@@ -107,6 +109,16 @@ class _Merge:
         for root, output in zip(given, self._walked.data.roots, strict=False):
             if root.tensor is not None and root.node is not None and self._log.known_source(root.tensor) is None:
                 found.update(source for source, _, _, _ in incoming[int(output[1:])])
+        return found
+
+    def _acquaintances(self, given: Sequence[Root]) -> set[int]:
+        """Where in the walk the nodes stand that made a given tensor, as an op of the recording did."""
+        found: set[int] = set()
+        for root in given:
+            source = None if root.tensor is None or root.node is None else self._log.known_source(root.tensor)
+            identity = self._walked.numbers.get(root.node._sequence_nr()) if source is not None else None
+            if identity is not None:
+                found.add(int(identity[1:]))
         return found
 
     @property
