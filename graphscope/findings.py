@@ -1,6 +1,7 @@
 """What an analysis says of a graph: verdicts on tensors, hazards, the story of an error, the memory that is kept.
 
-Records without torch, made by ``analyze`` and shown by ``render``; their ``to_json`` follows ``schema/explain-1.json`` and ``memory-1.json``.
+Records without torch, made by ``analyze`` and shown by ``render``; their ``to_json`` follows
+``schema/explain-1.json`` and ``schema/memory-1.json``.
 """
 
 from __future__ import annotations

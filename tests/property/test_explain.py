@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphscope.analyze.explain import explain
-from graphscope.capture.choose import Recorded, graph_of_value
-from graphscope.capture.record import Recorder
+from graphscope.capture.choose import graph_of_value
+from graphscope.capture.record import Recorded, Recorder
 from graphscope.findings import Cause, Explained, Severity
 
 WAYS: dict[str, tuple[str, Cause | None]] = {
