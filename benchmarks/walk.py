@@ -1,8 +1,8 @@
 """How fast ``graphscope.walk`` is: ratios to its floor and to its peers, from one run.
 
 The floor reads the same facts of the same nodes and keeps none of them. The peer is ``torchviz.make_dot``, plain
-(names of nodes, shapes of leaves) and with ``show_attrs`` and ``show_saved``. All take turns in one process, and medians of CPU
-time are compared, so that neither a busy machine nor the order matters. A finished graph is read once from end to end
+(names of nodes, shapes of leaves) and with ``show_attrs`` and ``show_saved``. All take turns in one process, and
+medians of CPU time are compared, so that neither a busy machine nor the order matters. A finished graph is read once from end to end
 within the time of its walk: a graph that put off work would pay here.
 
     python benchmarks/walk.py [--turns 15] [--subject gpt2]

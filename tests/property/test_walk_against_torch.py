@@ -119,7 +119,7 @@ def test_facts_of_tensors_are_those_of_torch(steps: list[tuple[str, int, int]], 
     for place, tensor in enumerate(made):
         if tensor.grad_fn is None or tensor.grad_fn not in nodes_behind([root]):
             continue
-        number: int = tensor.grad_fn._sequence_nr()  # type: ignore[attr-defined]
+        number: int = tensor.grad_fn._sequence_nr()
         from_node = bare.data.by_id[bare.numbers[number]].outputs[tensor.output_nr]
         in_hand = named.data.by_id[named.numbers[number]].outputs[tensor.output_nr]
         for told in (from_node, in_hand):
