@@ -35,6 +35,9 @@ from graphscope.capture.tensors import (
 )
 from graphscope.model import SavedTensor, State, Storage
 
+CAN_LOOK = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch shows a saved tensor without unpacking it; 2.4 does not."""
+
 _PREFIX = "_raw_saved_"
 
 _new = tuple.__new__
@@ -94,6 +97,8 @@ class SavedReader:
 
         Where all are dense, of no class of their own and not packed, as nearly always, they are read column by column.
         """
+        if not CAN_LOOK:
+            return [tuple(SavedTensor(slot.name, State.UNAVAILABLE) for slot in its_slots) for its_slots in slots]
         columns = self._read_columns(nodes, slots)
         return list(map(self._read_node, nodes, slots)) if columns is None else columns
 

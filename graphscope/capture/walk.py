@@ -17,7 +17,7 @@ from graphscope.capture import tensors
 from graphscope.capture.discover import discover
 from graphscope.capture.ids import numbered
 from graphscope.capture.names import Names
-from graphscope.capture.saved import SavedReader
+from graphscope.capture.saved import CAN_LOOK, SavedReader
 from graphscope.capture.search import is_graph_edge
 from graphscope.capture.stack import safe_depth
 from graphscope.capture.tensors import NOT_TOLD, metadata_info, tensor_info, tensor_infos
@@ -37,7 +37,7 @@ _NONE, _FALSE, _EMPTY = repeat(None), repeat(False), repeat(())  # noqa: FBT003 
 _REFUSED = "torch refuses to tell its history: a view made apart from autograd, whose base was then written in place"
 
 _UNKNOWN_OUTPUT = (TensorInfo(requires_grad=True, is_leaf=False),)
-"""Of an op in a torch older than ``_input_metadata``."""
+"""Of an op in a torch without ``_input_metadata``, such as 2.4."""
 
 
 class Root(NamedTuple):
@@ -119,6 +119,8 @@ class _Builder:
         """Id of each leaf by ``id()`` of its tensor."""
         self._loose_parameters: list[torch.Tensor] = []
         """Parameters of no module in sight."""
+        self._blind = False
+        """torch does not tell what ops returned."""
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
 
@@ -131,6 +133,8 @@ class _Builder:
                 if tensors.requires_grad(root.tensor) and not tensors.is_leaf(root.tensor):
                     self._nodes[-1] = self._nodes[-1]._replace(note=_REFUSED)
         root_ids = tuple(self._add_root(root) for root in roots)
+        if self._blind:
+            self._add_unknown_outputs()
         self._add_unused(others, every_module=every_module)
         return GraphData(
             nodes=tuple(self._nodes),
@@ -284,10 +288,21 @@ class _Builder:
         for position, named in self._named.items():
             self._nodes[place[position]] = _with_names(self._nodes[place[position]], named)
 
+    def _add_unknown_outputs(self) -> None:
+        """As many outputs as are read, where torch does not tell how many there are."""
+        read: dict[str, int] = {}
+        for edge in self._edges:
+            read[edge.source] = max(read.get(edge.source, 0), edge.output + 1)
+        for place, node in enumerate(self._nodes):
+            missing = read.get(node.id, 0) - len(node.outputs)
+            if missing > 0:
+                self._nodes[place] = node._replace(outputs=node.outputs + _UNKNOWN_OUTPUT * missing)
+
     def _describe_outputs(self, node: Any) -> tuple[TensorInfo, ...]:
         """What an op returned; the hot loop looks up what many ops return: one output of a shape that it has seen."""
         metadata = getattr(node, "_input_metadata", None)
         if metadata is None:
+            self._blind = True
             return _UNKNOWN_OUTPUT
         outputs: tuple[TensorInfo, ...] = ()
         for one in metadata:
@@ -348,7 +363,8 @@ class _Builder:
         if root.tensor is not None:
             info = tensor_info(root.tensor, names)
         else:
-            info = metadata_info(root.node._input_metadata[root.output])._replace(names=names)
+            outputs = self._describe_outputs(root.node)
+            info = (outputs + _UNKNOWN_OUTPUT * root.output)[root.output]._replace(names=names)
         tracked = bool(info.requires_grad)
         self._nodes.append(Node(identity, Kind.OUTPUT, (info,), reached=True))
         self._edges.append(Edge(source, root.output, identity, 0, tracked))
@@ -375,8 +391,10 @@ class _Builder:
                 "as the stack of this thread can surely free again; what lies behind is not shown. "
                 "Walk in the main thread, or in one with a larger stack."
             )
-        if not hasattr(torch._C._autograd, "SavedTensor"):
-            yield f"torch {torch.__version__} cannot show saved tensors without unpacking them, so none are listed."
+        if not CAN_LOOK:
+            yield f"torch {torch.__version__} shows no saved tensor without unpacking it: only their names are told."
+        if self._blind:
+            yield f"torch {torch.__version__} does not tell what operations returned, unless a variable holds it."
 
 
 def _top(name: str) -> str:
@@ -388,6 +406,7 @@ def _top(name: str) -> str:
 def _with_names(record: Node, named: dict[int, tuple[torch.Tensor, list[str]]]) -> Node:
     """An op with what is known of those of its outputs that are in hand."""
     outputs = list(record.outputs)
+    outputs += _UNKNOWN_OUTPUT * (max(named) + 1 - len(outputs))  # of a torch that does not tell how many there are
     for number, (tensor, names) in named.items():
         outputs[number] = tensor_info(tensor, tuple(names))
     held = [tensor for tensor, _ in named.values()]

@@ -574,3 +574,37 @@ def test_no_address_is_told() -> None:
     variables = training_step()
     graph = graphscope.walk(variables["loss"], names=variables)
     assert "0x" not in json.dumps(graph.to_json())
+
+
+# An older torch
+
+
+def test_a_torch_that_tells_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.4 shows no saved tensor without unpacking it, and no metadata of results."""
+    from graphscope.capture import saved, walk
+
+    class Blind:
+        """A node without ``_input_metadata``."""
+
+        def __init__(self, node: Any) -> None:
+            self._node = node
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_input_metadata":
+                raise AttributeError(name)
+            return getattr(self._node, name)
+
+    describe = walk._Builder._describe_outputs
+    monkeypatch.setattr(walk._Builder, "_describe_outputs", lambda self, node: describe(self, Blind(node)))
+    for module in (saved, walk):
+        monkeypatch.setattr(module, "CAN_LOOK", False)
+    parts = leaf(4).chunk(4)
+    data = graphscope.walk([parts[2].exp() * parts[3], torch.autograd.graph.get_gradient_edge(parts[1])], names={}).data
+    data.check()
+    (split,) = [node for node in data.nodes if node.op == "split"]
+    assert len(split.outputs) == 4
+    assert {output.shape for output in split.outputs} == {None}
+    states = {saved.state for node in data.nodes for saved in node.saved}
+    assert states == {State.UNAVAILABLE}
+    assert not data.storages
+    assert len(data.notices) == 2
