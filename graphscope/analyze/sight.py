@@ -22,6 +22,22 @@ _WORDS = re.compile(r"[^\W\d]\w*")
 _MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
 
 
+_NEEDED: dict[Clue, tuple[int, int, int]] = {
+    Clue.OPTIMIZER: (0, 1, 2),
+    Clue.ATTRIBUTE: (0, 2, 0),
+    Clue.STATEMENT: (0, 2, 0),
+    Clue.BACKWARD: (1, 0, 0),
+    Clue.OVERWRITE: (2, 0, 0),
+    Clue.REASSIGNED: (2, 0, 0),
+    Clue.GRAD_MODE: (0, 2, 0),
+    Clue.UNREGISTERED: (0, 2, 0),
+    Clue.TRAINING: (1, 0, 0),
+    Clue.EVALUATING: (1, 0, 0),
+    Clue.SINGULAR: (1, 0, 1),
+}
+"""How many nodes, words and numbers an evidence must have at least."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sight:
     """What the detectors look at."""
@@ -33,10 +49,12 @@ class Sight:
 
     @cached_property
     def evidence(self) -> dict[Clue, list[Evidence]]:
-        """By clue."""
+        """By clue; what lacks something, as after half of its nodes were left out, tells nothing."""
         found: dict[Clue, list[Evidence]] = {clue: [] for clue in Clue}
         for one in self.data.evidence:
-            found[one.clue].append(one)
+            nodes, words, numbers = _NEEDED.get(one.clue, (0, 0, 0))
+            if len(one.nodes) >= nodes and len(one.words) >= words and len(one.numbers) >= numbers:
+                found[one.clue].append(one)
         return found
 
     def statements(self, name: str) -> list[Evidence]:

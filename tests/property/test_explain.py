@@ -8,18 +8,37 @@ was written, so the truth about every parameter is worked out beside torch and b
 from __future__ import annotations
 
 import importlib.util
+import json
 import tempfile
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphscope.analyze.explain import explain
+from graphscope.analyze.failures import explain_failure
+from graphscope.analyze.mark import mark
+from graphscope.analyze.memory import measure_memory
 from graphscope.capture.choose import graph_of_value
 from graphscope.capture.record import Recorded, Recorder
-from graphscope.findings import Cause, Explained, Severity
+from graphscope.findings import Cause, Explained, Raised, Severity
+from graphscope.model import GraphData
+from graphscope.render.explain_terminal import render as render_explained
+from graphscope.render.memory_terminal import render as render_kept
+from graphscope.render.terminal_lines import LineOptions
+from graphscope.render.terminal_text import cells
+from tests.strategies import graphs
+
+EXPLAIN, MEMORY = (
+    jsonschema.Draft202012Validator(
+        json.loads(files("graphscope").joinpath(f"schema/{name}-1.json").read_text("utf-8"))
+    )
+    for name in ("explain", "memory")
+)
 
 WAYS: dict[str, tuple[str, Cause | None]] = {
     "keep": ("h{n} = m.l{n}({x}).tanh()", None),
@@ -237,3 +256,41 @@ def _dropped(program: Program, number: int) -> set[int]:
 def test_lines_are_counted_right() -> None:
     program = Program((Stage(-1, "keep", frozen=True), Stage(0, "detach", frozen=False)), (1,))
     assert "h1 = m.l1(h0).detach()" in program.text.splitlines()[program.line_of(1) - 1]
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(graphs(), st.integers(40, 120))
+def test_any_sound_graph_can_be_explained(data: GraphData, width: int) -> None:
+    explained = explain(data)
+    EXPLAIN.validate(explained.to_json())
+    kept = measure_memory(data)
+    MEMORY.validate(kept.to_json())
+    mark(data, explained).check()
+    for details in (False, True):
+        options = LineOptions(width=width)
+        texts = [render_explained(explained, options, details=details), render_kept(kept, options, details=details)]
+        assert max(cells(line) for text in texts for line in text.splitlines()) <= width
+
+
+@given(graphs(), st.text(max_size=40), st.booleans())
+def test_any_error_in_any_graph_has_a_story_or_none(data: GraphData, text: str, in_backward: bool) -> None:  # noqa: FBT001
+    for message in (text, *TEXTS):
+        explained = explain_failure(data, Raised("RuntimeError", message, (), in_backward))
+        assert explained.error is not None
+        assert explained.error.text == message
+        EXPLAIN.validate(explained.to_json())
+
+
+TEXTS = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation",
+    "Trying to backward through the graph a second time",
+    "element 0 of tensors does not require grad and does not have a grad_fn",
+    "Output 0 of BackwardHookFunction is a view and is being modified inplace",
+    "Output 1 of UnbindBackward0 is a view, one of the multiple views",
+    "Inference tensors cannot be saved for backward",
+    "grad can be implicitly created only for scalar outputs",
+    "Only Tensors created explicitly by the user support the deepcopy protocol at the moment",
+    "derivative for aten::_x_backward is not implemented",
+    "Function 'MulBackward0' returned nan values in its 0th output.",
+    "The differentiated Tensor at index 0 appears to not have been used in the graph",
+)
