@@ -98,7 +98,7 @@ def _attributes(sight: Sight) -> Iterator[Hazard]:
 
 def _unregistered(sight: Sight) -> Iterator[Hazard]:
     for one in sight.evidence[Clue.UNREGISTERED]:
-        nodes = [sight.data.by_id[identity] for identity in one.nodes]
+        nodes = [node for identity in one.nodes if (node := sight.data.by_id[identity]).kind is Kind.LEAF]
         if any(node.outputs[0].requires_grad for node in nodes):
             yield make_hazard(
                 "unregistered_module",

@@ -55,7 +55,7 @@ def _train_layers(sight: Sight) -> Iterator[Hazard]:
             continue
         words = {"dropout": "Dropout", "batch_norm": "Batch normalization"}
         feeds = tracked and sight.flow.cuts[sight.flow.position[one.nodes[0]]] is not None
-        layers = listed([words[subject] for subject in subjects], "and")
+        layers = listed([words.get(subject, "A layer") for subject in subjects], "and")
         node = sight.data.by_id[one.nodes[0]]
         yield make_hazard(
             "train_layer_in_no_grad",
