@@ -185,6 +185,17 @@ class Evidence(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
+class Call(NamedTuple):
+    """One time that a module's forward ran."""
+
+    module: str
+    """Path of the module; its class where nobody holds it."""
+    parent: int | None = None
+    """Place in ``GraphData.calls`` of the call around it, which stands earlier."""
+    nodes: tuple[str, ...] = ()
+    """Ids of the ops that ran in it, but in no call within."""
+
+
 class Region(NamedTuple):
     """A stretch of code that ran under one grad mode."""
 
@@ -306,6 +317,8 @@ class GraphData:
     storages: tuple[Storage, ...] = ()
     modules: tuple[Module, ...] = ()
     regions: tuple[Region, ...] = ()
+    calls: tuple[Call, ...] = ()
+    """Calls of modules, as far as ops ran in them; empty where they were not recorded."""
     notices: tuple[str, ...] = ()
     """What a reader must know: a walk that stopped early, facts this torch does not offer."""
     view: View = View()
@@ -382,6 +395,15 @@ class GraphData:
                 if written not in self.by_id:
                     yield f"{node.id} writes unknown node {written}"
         yield from self._evidence_faults()
+        yield from self._call_faults()
+
+    def _call_faults(self) -> Iterable[str]:
+        for number, call in enumerate(self.calls):
+            if call.parent is not None and not 0 <= call.parent < number:
+                yield f"call {number} of {call.module} stands before the call {call.parent} around it"
+            for identity in call.nodes:
+                if identity not in self.by_id:
+                    yield f"call {number} of {call.module} holds unknown node {identity}"
 
     def _evidence_faults(self) -> Iterable[str]:
         for evidence in self.evidence:

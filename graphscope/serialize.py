@@ -24,6 +24,7 @@ from graphscope.codec import COUNT, FLAG, TEXT, Codec, UnexpectedError, choice, 
 from graphscope.errors import FormatError
 from graphscope.garbage import collection_paused
 from graphscope.model import (
+    Call,
     Clue,
     Edge,
     Evidence,
@@ -324,6 +325,7 @@ _REGION = record(
     {"parent": maybe(TEXT), "left_on": FLAG},
     defaults=Region._field_defaults,
 )
+_CALL = record(Call, {"module": TEXT, "parent": maybe(COUNT), "nodes": _NAMES})
 _EVIDENCE = record(
     Evidence,
     {"clue": choice(Clue)},
@@ -360,7 +362,7 @@ _GRAPH: Codec[GraphData] = record(
         "regions": many(_REGION),
         "view": _VIEW,
     },
-    {"notices": _NAMES, "evidence": many(_EVIDENCE)},
-    defaults={"notices": (), "evidence": ()},
+    {"calls": many(_CALL), "notices": _NAMES, "evidence": many(_EVIDENCE)},
+    defaults={"calls": (), "notices": (), "evidence": ()},
     get={"format": lambda _: FORMAT, "version": lambda _: VERSION},
 )

@@ -33,7 +33,7 @@ class ModuleCall(NamedTuple):
     """A call of a module that is running."""
 
     number: int
-    """Place of the module in ``CallStack.modules``."""
+    """Place in ``CallStack.calls``."""
     circumstances: int
     """Its ``training`` flag and that of the outermost module, as an op notes them."""
 
@@ -69,6 +69,11 @@ class CallStack:
         self.modules: list[tuple[str, weakref.ref[nn.Module]]] = []
         """Type and module by the order in which they were met."""
         self._module_numbers: dict[int, int] = {}
+        self.calls: list[tuple[int, int]] = []
+        """Of each call of a module in which something was met: the module's place, and that of the call around it, -1
+        if there is none."""
+        self._traced: dict[int, ModuleCall] = {}
+        """Calls by the ``id()`` of their frame, where frames cannot keep what was found; two may pass for one there."""
 
     def site(self, frame: FrameType | None) -> Site:
         """What stands at and above ``frame``. Runs once per op."""
@@ -149,13 +154,14 @@ class CallStack:
                 break
             place = place.f_back
         if frame.f_code is MODULE_CALL:
-            call = self._call_of(frame.f_locals["self"], call)
+            call = self._call_of(frame, call)
         result = Outside(self, line, inner, call)
         if frame.f_trace is None and not frame.f_code.co_flags & _RESUMED and sys.gettrace() is None:
             frame.f_trace = result
         return result
 
-    def _call_of(self, module: nn.Module, outer: ModuleCall | None) -> ModuleCall:
+    def _call_of(self, frame: FrameType, outer: ModuleCall | None) -> ModuleCall:
+        module: nn.Module = frame.f_locals["self"]
         number = self._module_numbers.get(id(module))
         if number is None or self.modules[number][1]() is not module:
             number = self._module_numbers[id(module)] = len(self.modules)
@@ -163,7 +169,15 @@ class CallStack:
         training = module_dictionary(module).get("training")
         flag = 0 if training is None else TRAINING if training else EVALUATING
         outermost = flag << OUTER if outer is None else outer.circumstances & (TRAINING | EVALUATING) << OUTER
-        return ModuleCall(number, flag | outermost)
+        key = (number, -1 if outer is None else outer.number)
+        known = self._traced.get(id(frame)) if sys.gettrace() is not None else None
+        if known is not None and self.calls[known.number] == key:
+            return known
+        self.calls.append(key)
+        call = ModuleCall(len(self.calls) - 1, flag | outermost)
+        if sys.gettrace() is not None:
+            self._traced[id(frame)] = call
+        return call
 
     def note_all(self, frame: FrameType | None) -> None:
         """Note the functions that stand on the stack."""

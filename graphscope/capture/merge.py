@@ -399,6 +399,7 @@ class _Merge:
             storages=walked.storages,
             modules=walked.modules,
             regions=self._describe.regions(),
+            calls=self._describe.calls(ids),
             notices=(*walked.notices, *self._describe.notices()),
         )
 

@@ -33,7 +33,7 @@ from graphscope.capture.regions import CUSTOM
 from graphscope.capture.source import Line, assigned_name, expression_at, to_location
 from graphscope.capture.switches import GRAD
 from graphscope.capture.tensors import shape_of
-from graphscope.model import Kind, Location, Node, Region, Role, TensorInfo
+from graphscope.model import Call, Kind, Location, Node, Region, Role, TensorInfo
 
 _CONSTANTS = {"lift_fresh": "tensor"}
 """Ops that a factory of another name calls for its result."""
@@ -61,10 +61,12 @@ class Describer:
         """Read the modules in sight; nothing of the recording yet."""
         self._recorder, self._log, self._names, self._options = recorder, recorder.log, names, options
         paths = {id(module): path for path, module in reversed(names.modules)}
-        self._modules = [
+        modules = [
             paths.get(id(module), kind) if (module := reference()) is not None else kind
             for kind, reference in recorder.modules
         ]
+        self._modules = [modules[number] for number, _ in recorder.calls]
+        """Path of the module of each call."""
         self._locations: dict[int, Location | None] = {}
         self._source_names: dict[int, tuple[str, ...]] = {}
         self._outputs: dict[tuple[int, int], tuple[TensorInfo, ...]] = {}
@@ -73,6 +75,17 @@ class Describer:
         self._chain: list[tuple[Entry, str]] = []
         """Entries of the regions that the op before stood in, outermost first, and their ids."""
         self._last_run: Run | None = None
+
+    def calls(self, ids: Mapping[int, str]) -> tuple[Call, ...]:
+        """The calls of modules, with the ops that ran directly in them; ``ids`` has those of the ops by number."""
+        own: list[list[str]] = [[] for _ in self._modules]
+        for index, op in enumerate(self._log.ops):
+            if op.module >= 0 and index in ids:
+                own[op.module].append(ids[index])
+        return tuple(
+            Call(module, None if outer < 0 else outer, tuple(nodes))
+            for module, (_, outer), nodes in zip(self._modules, self._recorder.calls, own, strict=True)
+        )
 
     def op(self, index: int, op: Op, walked: Node | None, names: Mapping[Place, Iterable[str]]) -> Node:
         """The node of an op, with what the walk knows of its backward node; ids and writes come later."""

@@ -112,7 +112,7 @@ class Op(NamedTuple):
     run: Run | None
     """The ops under one switch that it belongs to; ``None`` where gradients are on."""
     module: int
-    """Place in the recorder's list; -1 outside of all modules."""
+    """Place in the recorder's list of module calls; -1 outside of all modules."""
     circumstances: int
 
     @property

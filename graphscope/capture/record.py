@@ -96,6 +96,7 @@ class Recorder(TorchDispatchMode):
         self._stack = CallStack()
         self.modules = self._stack.modules
         """Type and module by the order in which they were met."""
+        self.calls = self._stack.calls
         self._regions = Regions(self._stack)
         self._run: Run | None = None
         self._last_number = _next_number()

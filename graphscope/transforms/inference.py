@@ -23,6 +23,13 @@ class Scope(NamedTuple):
     """Full path of the module; name of the function with parentheses."""
     file: str | None = None
     """Of a function: where it is; ``None`` of a module."""
+    run: int = -1
+    """Which recorded call of the module; -1 where calls are told apart only by what runs between them."""
+
+    @property
+    def place(self) -> tuple[str, str | None]:
+        """What is the same for every call."""
+        return self.name, self.file
 
     @property
     def is_module(self) -> bool:

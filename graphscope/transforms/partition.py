@@ -224,7 +224,7 @@ class _Divider:
             [item for item in items[start : start + run.period] if not isinstance(item, int)]
             for start in (run.first, run.first + run.period * (run.rounds - 1))
         )
-        if len(here) == 1 and here[0].scope != end[0].scope:
+        if len(here) == 1 and _name(here[0]) != _name(end[0]):
             return Surround(title="", scope=here[0].scope, last=end[0].scope, parent=frame, run=run)
         title = self._lines_of(self._sequence[run.start : run.start + run.length])
         return Surround(title=title, scope=None, parent=frame, run=run)
@@ -237,6 +237,10 @@ class _Divider:
             return ""
         first, last = min(place.line for place in known), max(place.line for place in known)
         return f"{known[0].file}:{first}" if first == last else f"{known[0].file}:{first}–{last}"
+
+
+def _name(block: Block) -> str:
+    return "" if block.scope is None else block.scope.name
 
 
 def _follow_to_the_end(drawn_as: array[int]) -> None:

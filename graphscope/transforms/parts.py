@@ -90,6 +90,7 @@ def restrict(data: GraphData, keep: Collection[str]) -> GraphData:
         roots=tuple(ids[root] for root in data.roots if root in ids),
         storages=tuple(storage for storage in data.storages if storage.id in storages),
         regions=tuple(region for region in data.regions if region.id in regions),
+        calls=tuple(call._replace(nodes=tuple(ids[node] for node in call.nodes if node in ids)) for call in data.calls),
         evidence=tuple(
             evidence._replace(nodes=tuple(ids[node] for node in evidence.nodes if node in ids))
             for evidence in data.evidence

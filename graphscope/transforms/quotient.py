@@ -92,7 +92,7 @@ class _Quotient:
             tuple(self._frames(order)), bundles, self._missing(), data.view.whole or data,
         )  # fmt: skip
         edges.sort(key=lambda edge: (rank[edge.target], edge.slot))
-        return dataclasses.replace(data, nodes=tuple(nodes), edges=tuple(edges), evidence=(), view=view)
+        return dataclasses.replace(data, nodes=tuple(nodes), edges=tuple(edges), evidence=(), calls=(), view=view)
 
     def _missing(self) -> dict[str, int]:
         """What a part of a graph lacks, by what is drawn."""
@@ -288,7 +288,7 @@ class _Quotient:
         return longest.rounds
 
     def _calls(self, scope: Scope | None) -> int:
-        return 1 if scope is None else self._partition.scopes.calls.get(scope, 1)
+        return 1 if scope is None else self._partition.scopes.calls.get(scope.place, 1)
 
     # ------------------------------------------------------------------------------------------------ frames
 
@@ -370,7 +370,7 @@ def _title(scope: Scope | None, last: Scope | None, frame: Surround | None) -> s
         outer = frame.scope.name + "." if frame.scope is not None and frame.scope.is_module and frame.scope.name else ""
         frame = frame.parent
     first = scope.name.removeprefix(outer)
-    if last is None or last == scope:
+    if last is None or last.name == scope.name:
         return first
     return f"{first}–{last.name.removeprefix(outer)}"
 

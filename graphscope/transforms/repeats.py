@@ -143,7 +143,7 @@ class Repeats:
             [item for item in items[start : start + period] if not isinstance(item, int)]
             for start in (first, first + period)
         )
-        if all(one.scope == other.scope for one, other in zip(here, following, strict=False)):
+        if all(_name(one) == _name(other) for one, other in zip(here, following, strict=False)):
             return False
         kinds = [self._types.get(block.scope.name) for block in here if block.scope is not None]
         return len(set(kinds)) < len(kinds)
@@ -178,6 +178,10 @@ class Repeats:
             for boundary in range(place + 1, last + 1):
                 crossing[(boundary - begin) % length] += 1
         return crossing
+
+
+def _name(block: Block) -> str:
+    return "" if block.scope is None else block.scope.name
 
 
 class _Search:

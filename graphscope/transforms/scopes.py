@@ -57,7 +57,8 @@ class Scopes(NamedTuple):
     """By position: the place in the sequence; -1 of what is not in it."""
     free: list[bool]
     """By position: a leaf that nothing wrote, which may stand anywhere before its readers."""
-    calls: dict[Scope, int]
+    calls: dict[tuple[str, str | None], int]
+    """How often each scope was entered, by its place."""
     inferred: bool
     """Some ops got their module by what runs around them."""
 
@@ -138,19 +139,19 @@ def _enter(block: Block, path: Path, place: int) -> Block:
     return block
 
 
-def _number_calls(whole: Block) -> dict[Scope, int]:
-    calls: Counter[Scope] = Counter()
+def _number_calls(whole: Block) -> dict[tuple[str, str | None], int]:
+    calls: Counter[tuple[str, str | None]] = Counter()
     for block in blocks_of(whole):
         if block.scope is not None:
-            calls[block.scope] += 1
-            block.call = calls[block.scope]
+            calls[block.scope.place] += 1
+            block.call = calls[block.scope.place]
     return dict(calls)
 
 
 def _paths(data: GraphData, free: Sequence[bool]) -> tuple[list[Path | None], bool]:
     """The scopes that each op ran in; ``None`` for leaves that no op wrote, and for outputs."""
     modules = ModulePaths(data)
-    reader = _PathReader(modules, recorded=data.recorded)
+    reader = _PathReader(data, modules)
     paths: list[Path | None] = []
     unknown: dict[int, Path] = {}
     for position, node in enumerate(data.nodes):
@@ -171,14 +172,25 @@ def _paths(data: GraphData, free: Sequence[bool]) -> tuple[list[Path | None], bo
 class _PathReader:
     """Turns what a node says of its place into scopes, each place once."""
 
-    def __init__(self, modules: ModulePaths, *, recorded: bool) -> None:
-        self._recorded = recorded
+    def __init__(self, data: GraphData, modules: ModulePaths) -> None:
+        self._recorded = data.recorded
         self._modules = modules
         self._functions: dict[tuple[str, str], Path] = {}
+        self._calls: dict[str, Path] = {}
+        """By the ids of the ops that ran in a recorded call of a module."""
+        paths: list[Path] = []
+        for number, call in enumerate(data.calls):
+            outer = () if call.parent is None else paths[call.parent]
+            paths.append((*outer, Scope(call.module, run=number)))
+            self._calls.update(dict.fromkeys(call.nodes, paths[-1]))
 
     def path_of(self, node: Node) -> Path | None:
         """The scopes of an op; ``None`` if what runs around it must tell."""
-        if node.module is not None:
+        if self._calls:
+            path = self._calls.get(node.id)
+            if path is not None:
+                return path
+        elif node.module is not None:
             return self._modules.path_of(node.module)
         if not self._recorded or (node.kind is Kind.OP and node.op is None):
             return None

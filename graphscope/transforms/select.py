@@ -97,6 +97,7 @@ def _narrowed(data: GraphData, shown: set[str], edges: Iterable[Edge], note: str
         edges=tuple(inside),
         roots=tuple(root for root in data.roots if root in shown),
         evidence=(),
+        calls=tuple(call._replace(nodes=tuple(one for one in call.nodes if one in shown)) for call in data.calls),
         view=View(
             view.hidden + hidden,
             (*view.notes, note),

@@ -83,8 +83,8 @@ class LSTMLoop(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         state = torch.zeros(2, 8), torch.zeros(2, 8)
-        for step in range(len(x)):
-            state = self.cell(x[step], state)
+        for step in x.unbind():
+            state = self.cell(step, state)
         result: torch.Tensor = self.head(state[0])
         return result
 

@@ -18,6 +18,7 @@ from hypothesis import given
 
 from graphscope.errors import FormatError
 from graphscope.model import (
+    Call,
     Clue,
     Edge,
     Evidence,
@@ -112,6 +113,7 @@ FULL = GraphData(
     regions=(Region("r0", "enable_grad", "decorator"), Region("r1", "no_grad", "with", PLACE, "r0", True)),
     notices=("the walk stopped early",),
     view=View(3, ("two layers are folded",)),
+    calls=(Call("model"), Call("model.fc", 0, ("n1",))),
     evidence=(Evidence(Clue.OVERWRITE, "s0", ("n1", "n1"), PLACE, (PLACE,), ("silent",), (1, 2)),),
 )
 """Every field of every record says something somewhere."""
