@@ -84,6 +84,8 @@ class Clue(StrEnum):
     EVALUATING = "evaluating"
     """The same in modules in eval mode; then ``subject`` is ``dropout``. With ``recorded`` the first op that autograd
     recorded in one."""
+    NO_GRADIENT = "no_gradient"
+    """A custom Function whose backward returns None for an input that the graph leads on to: the op, the input's."""
     SINGULAR = "singular"
     """A recorded op at values where its derivative is infinite or not a number: the op; how many values."""
 

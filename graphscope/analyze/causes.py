@@ -172,6 +172,11 @@ HAZARDS: dict[str, Kind] = {
         "The derivative of {op} is zero everywhere, so backward will fill {names} with zeros.",
         "Leave the rounding out in training, or pass the gradient straight through: x + (x.round() - x).detach().",
     ),
+    "gradient_is_none": Kind(
+        _W,
+        "The backward of {op} returns None for {name}: the graph leads there, but no gradient will arrive.",
+        "Return its gradient from backward, in the order of forward's arguments.",
+    ),
     "infinite_derivative": Kind(
         _W,
         "{op} is taken of {count} values where its derivative is infinite: backward will bring inf or NaN. | A mask "
@@ -249,9 +254,9 @@ HAZARDS: dict[str, Kind] = {
     ),
     "unregistered_module": Kind(
         _W,
-        "{name} is kept in a plain attribute of {owner}, so parameters() does not find it: its gradient is filled, "
-        "but no optimizer made of parameters(), no to(device) and no state_dict() reaches it.",
-        "Keep the layers in nn.ModuleList or nn.ModuleDict, or set each as an attribute.",
+        "{name} {are} kept in a plain attribute of {owner}, so parameters() does not find {it}: the gradient is "
+        "filled, but no optimizer made of parameters(), no to(device) and no state_dict() reaches {it}.",
+        "Keep layers in nn.ModuleList or nn.ModuleDict, parameters in nn.ParameterList, a tensor in nn.Parameter.",
     ),
     "leaf_rebound": Kind(
         _W,

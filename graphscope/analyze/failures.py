@@ -368,6 +368,35 @@ def _wrapped_value(scene: _Scene) -> _Story | None:
     return _of_hazard(hazard) if marks and hazard is not None else None
 
 
+def _no_parentheses(scene: _Scene) -> _Story | None:
+    code = scene.raised.location.code if scene.raised.location is not None else ""
+    word = re.search(r"\b(no_grad|enable_grad|inference_mode)\b", code)
+    if word is None:
+        return None
+    return _Story(
+        scene.raised.location,
+        f"{word[1]} without parentheses is a class, and a with block needs an instance of it.",
+        f"Write with torch.{word[1]}():",
+    )
+
+
+def _hook_without_gradient(scene: _Scene) -> _Story:
+    return _Story(
+        scene.raised.location,
+        "A hook waits for a gradient, and this tensor will get none: it does not require grad.",
+        "Hook a tensor that is recorded; look whether this one was made under no_grad() or detached.",
+    )
+
+
+def _no_parameters(scene: _Scene) -> _Story:
+    return _Story(
+        scene.raised.location,
+        "The optimizer was given no parameter: the module has registered none, or model.parameters() had been gone "
+        "through before.",
+        "Call model.parameters() anew for each optimizer, and keep layers in nn.ModuleList, not in a plain list.",
+    )
+
+
 def _unused_in_reduction(scene: _Scene) -> _Story | None:
     missing = scene.explanation.missing
     if not missing:
@@ -403,6 +432,9 @@ _STORIES: tuple[tuple[re.Pattern[str], _Teller], ...] = tuple(
         (r"[Ff]unction '?(?P<node>\w+)'? returned (nan|an invalid gradient|an incorrect number)", _wrong_gradient),
         (r"DataDependentOutputException|GuardOnDataDependent", _fake),
         (r"must be Tensor, not function", _wrapped_value),
+        (r"does not support the (asynchronous )?context manager protocol|AttributeError: __enter__", _no_parentheses),
+        (r"cannot register a hook on a tensor that doesn't require grad", _hook_without_gradient),
+        (r"optimizer got an empty parameter list", _no_parameters),
         (r"finished reduction in the prior iteration", _unused_in_reduction),
         (r"", _unpacking),
     )

@@ -33,6 +33,7 @@ _NEEDED: dict[Clue, tuple[int, int, int]] = {
     Clue.UNREGISTERED: (0, 2, 0),
     Clue.TRAINING: (1, 0, 0),
     Clue.EVALUATING: (1, 0, 0),
+    Clue.NO_GRADIENT: (2, 0, 0),
     Clue.SINGULAR: (1, 0, 1),
 }
 """How many nodes, words and numbers an evidence must have at least."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from graphscope.capture import suspects, tensors
+from graphscope.capture.functions import inputs_without_gradient
 from graphscope.capture.memory import extent_of
 from graphscope.capture.names import Names
 from graphscope.capture.oprecords import Op, Source, StorageWrite, signature_of
@@ -87,6 +88,7 @@ def gather(links: Links) -> tuple[Evidence, ...]:
         *_overwrites(links),
         *_grad_mode(links),
         *_layers(links),
+        *_returning_none(links),
         *_singular(links),
         *_statements(links),
     )
@@ -129,23 +131,31 @@ def _attributes(links: Links) -> Iterator[Evidence]:
 
 
 def _unregistered(links: Links) -> Iterator[Evidence]:
-    """Modules that are found in a module's plain attribute and that ``parameters()`` does not find."""
+    """Modules, parameters and trainable tensors that a module holds and that its ``parameters()`` does not find."""
     registered: set[int] = set()
     owners: dict[str, Any] = {}
     for path, module in links.names.modules:
-        parent = next((owners[part] for part in _parents(path) if part in owners), None)
+        parent = next((part for part in _parents(path) if part in owners), None)
         owners[path] = module
-        if parent is None:
-            registered.update(map(id, module.modules()))
-        elif id(module) not in registered:
-            registered.update(map(id, module.modules()))
+        is_new = parent is not None and id(module) not in registered
+        registered.update(map(id, module.modules()))
+        if parent is not None and is_new:
             ids = [links.id_of_tensor(one) for one in module.parameters()]
-            attribute = (
-                path[len(next(part for part in _parents(path) if part in owners)) :].lstrip(".").partition("[")[0]
-            )
-            where = _attribute_line(links, parent, attribute)
-            known = tuple(identity for identity in ids if identity is not None)
-            yield Evidence(Clue.UNREGISTERED, path, known, where, words=(attribute, type(parent).__name__))
+            yield _left_out(links, path, parent, owners[parent], ids)
+    for tensor in links.names.all_tensors():
+        if id(tensor) in links.names.roles or not tensors.requires_grad(tensor) or not tensors.is_leaf(tensor):
+            continue
+        for name in links.names.of(tensor)[:1]:
+            parent = next((part for part in _parents(name) if part in owners), None)
+            if parent is not None:
+                yield _left_out(links, name, parent, owners[parent], [links.id_of_tensor(tensor)])
+
+
+def _left_out(links: Links, path: str, parent: str, owner: object, ids: list[str | None]) -> Evidence:
+    attribute = path[len(parent) :].lstrip(".").partition("[")[0]
+    known = tuple(identity for identity in ids if identity is not None)
+    where = _attribute_line(links, owner, attribute)
+    return Evidence(Clue.UNREGISTERED, path, known, where, words=(attribute, type(owner).__name__))
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -301,6 +311,14 @@ def _is_functional_dropout(ops: list[Op], index: int) -> bool:
     """A mask that is made, drawn and scaled at one line, as ``torch.dropout`` does; not the program's own sampling."""
     names = [signature_of(op.func).name.rstrip("_") for op in ops[max(index - 1, 0) : index + 2]]
     return names[0] in {"empty_like", "new_empty"} and names[-1] == "div"
+
+
+def _returning_none(links: Links) -> Iterator[Evidence]:
+    for found in inputs_without_gradient(links.walked):
+        nodes = (links.id_of_walked(found.node), links.id_of_walked(found.source))
+        if nodes[0] is not None and nodes[1] is not None:
+            where = to_location(found.line, links.base)
+            yield Evidence(Clue.NO_GRADIENT, "", (nodes[0], nodes[1]), where)
 
 
 def _singular(links: Links) -> Iterator[Evidence]:

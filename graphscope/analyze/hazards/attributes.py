@@ -97,17 +97,25 @@ def _attributes(sight: Sight) -> Iterator[Hazard]:
 
 
 def _unregistered(sight: Sight) -> Iterator[Hazard]:
+    """What ``parameters()`` does not find, put together by the line that keeps it."""
+    kept: dict[object, list[Evidence]] = {}
     for one in sight.evidence[Clue.UNREGISTERED]:
         nodes = [node for identity in one.nodes if (node := sight.data.by_id[identity]).kind is Kind.LEAF]
         if any(node.outputs[0].requires_grad for node in nodes):
-            yield make_hazard(
-                "unregistered_module",
-                one.location,
-                name=one.subject,
-                owner=one.words[1],
-                tensors=tuple(name for node in nodes for name in node.names[:1]),
-                nodes=one.nodes,
-            )
+            kept.setdefault((one.location, one.words[1]), []).append(one)
+    for same in kept.values():
+        ids = tuple(identity for one in same for identity in one.nodes)
+        several = len(same) > 1
+        yield make_hazard(
+            "unregistered_module",
+            same[0].location,
+            name=listed([one.subject for one in same], "and"),
+            owner=same[0].words[1],
+            are="are" if several else "is",
+            it="them" if several else "it",
+            tensors=tuple(name for identity in ids for name in sight.data.by_id[identity].names[:1]),
+            nodes=ids,
+        )
 
 
 def _rebound(sight: Sight) -> Iterator[Hazard]:
@@ -138,7 +146,7 @@ def _unnamed_leaf(sight: Sight, node: Node) -> Node | None:
             return None
         (source,) = sources
         if source.kind is Kind.LEAF:
-            made_here = source.role in {Role.CONSTANT, Role.INPUT} and source.location is not None
+            made_here = source.role is not Role.BUFFER and source.location is not None
             return source if made_here and not source.names and len(sight.data.outgoing[source.id]) == 1 else None
         if source.names or source.op not in _CONVERSIONS:
             return None

@@ -19,6 +19,7 @@ def detect(sight: Sight, _: tuple[Verdict, ...]) -> Iterator[Hazard]:
     """What torch will hand back without saying anything, or refuse to hand back."""
     yield from _zero(sight)
     yield from _infinite(sight)
+    yield from _none(sight)
     yield from _missing(sight)
 
 
@@ -65,6 +66,23 @@ def _infinite(sight: Sight) -> Iterator[Hazard]:
                 count=one.numbers[0],
                 nodes=one.nodes,
                 tensors=node.names,
+            )
+
+
+def _none(sight: Sight) -> Iterator[Hazard]:
+    """Where the source is only reached through such an input, and somebody waits for its gradient."""
+    for one in sight.evidence[Clue.NO_GRADIENT]:
+        function, source = (sight.data.by_id[identity] for identity in one.nodes[:2])
+        name = source.names[0] if source.names else f"the result of {source.op}" if source.op else "an input"
+        if function.reached:
+            yield make_hazard(
+                "gradient_is_none",
+                one.location,
+                (function.location,),
+                op=function.op or function.backward,
+                name=name,
+                tensors=source.names,
+                nodes=one.nodes,
             )
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import Variable
 from torch.utils.checkpoint import checkpoint
 
 def two():
@@ -575,3 +576,210 @@ def ok_unused_output_chunk():
     m = nn.Linear(4, 6)
     a, b = m(torch.rand(2, 4)).chunk(2, dim=1)
     return {"loss": a.sum(), "model": m}
+
+def rebind_update():
+    w = torch.randn(3, requires_grad=True)
+    x = torch.rand(3)
+    for _ in range(2):
+        loss = (w * x).sum()
+        loss.backward()
+        if w.grad is None: break
+        w = w - 0.1 * w.grad  # at fault
+    return {"loss": loss, "w": w}
+
+def variable_data_loss():
+    m = nn.Linear(4, 1)
+    loss = m(torch.rand(2, 4)).mean()
+    loss = Variable(loss.data, requires_grad=True)  # at fault
+    loss.backward()
+    return {"loss": loss, "model": m}
+
+def param_list():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ws = [nn.Parameter(torch.rand(3)) for _ in range(2)]  # at fault
+            self.fc = nn.Linear(3, 1)
+        def forward(self, x):
+            for w in self.ws: x = x * w
+            return self.fc(x)
+    m = Net()
+    return {"loss": m(torch.rand(2, 3)).sum(), "model": m}
+
+def plain_tensor_attr():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.ones(3, requires_grad=True)  # at fault
+            self.fc = nn.Linear(3, 1)
+        def forward(self, x):
+            return self.fc(x * self.scale)
+    m = Net()
+    return {"loss": m(torch.rand(2, 3)).sum(), "model": m}
+
+def param_times():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.rand(3)) * 0.1  # at fault
+            self.fc = nn.Linear(3, 1)
+        def forward(self, x):
+            return self.fc(x * self.w)
+    m = Net()
+    return {"loss": m(torch.rand(2, 3)).sum(), "model": m}
+
+def fn_returns_none():
+    class Lin(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return x @ w
+        @staticmethod
+        def backward(ctx, g):
+            x, w = ctx.saved_tensors
+            return g @ w.T, None  # at fault
+    m = nn.ModuleDict({"a": nn.Linear(4, 3)}); w = nn.Parameter(torch.rand(3, 2)); m.register_parameter("w", w)
+    return {"loss": Lin.apply(m["a"](torch.rand(2, 4)), w).sum(), "model": m}
+
+def ok_gumbel():
+    m = two()
+    h = F.gumbel_softmax(m["enc"](torch.rand(2, 4)), hard=True)
+    return {"loss": m["dec"](h).sum(), "model": m}
+
+def ok_rsample():
+    m = two()
+    d = torch.distributions.Normal(m["enc"](torch.rand(2, 4)), torch.ones(3))
+    return {"loss": m["dec"](d.rsample()).sum(), "model": m}
+
+def ok_reinforce():
+    m = nn.Linear(4, 3)
+    d = torch.distributions.Categorical(logits=m(torch.rand(2, 4)))
+    a = d.sample()
+    return {"loss": -(d.log_prob(a) * torch.rand(2)).mean(), "model": m}
+
+def ok_dqn():
+    q, t = nn.Linear(4, 3), nn.Linear(4, 3)
+    t.load_state_dict(q.state_dict())
+    s, s2 = torch.rand(5, 4), torch.rand(5, 4)
+    with torch.no_grad():
+        target = 0.9 * t(s2).max(1).values + 1
+    loss = F.smooth_l1_loss(q(s).gather(1, torch.zeros(5, 1, dtype=torch.long)).squeeze(1), target)
+    return {"loss": loss, "q": q}
+
+def ok_vae():
+    m = nn.ModuleDict({"mu": nn.Linear(4, 2), "lv": nn.Linear(4, 2), "dec": nn.Linear(2, 4)})
+    x = torch.rand(3, 4)
+    mu, lv = m["mu"](x), m["lv"](x)
+    z = mu + torch.randn_like(mu) * (0.5 * lv).exp()
+    return {"loss": F.mse_loss(m["dec"](z), x) - 0.5 * (1 + lv - mu ** 2 - lv.exp()).mean(), "model": m}
+
+def gradient_penalty():
+    d = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.rand(4, 3, requires_grad=True)
+    (g,) = torch.autograd.grad(d(x).sum(), x, create_graph=True)  # at fault
+    return {"loss": ((g.norm(dim=1) - 1) ** 2).mean(), "d": d, "x": x}
+
+def ok_maml():
+    m = nn.Linear(3, 1)
+    fast = dict(m.named_parameters())
+    loss = torch.func.functional_call(m, fast, (torch.rand(2, 3),)).pow(2).mean()
+    grads = torch.autograd.grad(loss, fast.values(), create_graph=True)
+    fast = {k: v - 0.1 * g for (k, v), g in zip(fast.items(), grads)}
+    outer = torch.func.functional_call(m, fast, (torch.rand(2, 3),)).pow(2).mean()
+    return {"loss": outer, "model": m}
+
+def ok_transformer():
+    m = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    return {"loss": m(torch.rand(2, 3, 8)).sum(), "model": m}
+
+def ok_eval_frozen_bn_train():
+    m = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    m[1].eval()
+    return {"loss": m(torch.rand(5, 4)).sum(), "model": m}
+
+def ok_training_loop():
+    m = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 1))
+    opt = torch.optim.AdamW(m.parameters())
+    losses = []
+    for _ in range(3):
+        opt.zero_grad(set_to_none=True)
+        loss = m(torch.rand(2, 4)).pow(2).mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)
+        opt.step()
+        losses.append(loss.item())
+    m.eval()
+    with torch.no_grad():
+        val = m(torch.rand(2, 4)).mean().item()
+    m.train()
+    return {"loss": loss, "model": m, "opt": opt, "losses": losses}
+
+def ok_grad_accum():
+    m = nn.Linear(4, 1)
+    opt = torch.optim.SGD(m.parameters(), lr=.1)
+    for i in range(4):
+        loss = m(torch.rand(2, 4)).pow(2).mean() / 4
+        loss.backward()
+    opt.step(); opt.zero_grad()
+    return {"loss": loss, "model": m, "opt": opt}
+
+def ok_contrastive_stopgrad():
+    m = nn.ModuleDict({"f": nn.Linear(4, 3), "h": nn.Linear(3, 3)})
+    z1, z2 = m["f"](torch.rand(5, 4)), m["f"](torch.rand(5, 4))
+    p1, p2 = m["h"](z1), m["h"](z2)
+    loss = -(F.cosine_similarity(p1, z2.detach()).mean() + F.cosine_similarity(p2, z1.detach()).mean())
+    return {"loss": loss, "model": m}
+
+def ok_vq():
+    m = nn.ModuleDict({"enc": nn.Linear(4, 3), "code": nn.Embedding(5, 3), "dec": nn.Linear(3, 4)})
+    x = torch.rand(2, 4); z = m["enc"](x)
+    idx = torch.cdist(z, m["code"].weight).argmin(1)
+    q = m["code"](idx)
+    loss = F.mse_loss(q, z.detach()) + F.mse_loss(z, q.detach())
+    q = z + (q - z).detach()
+    return {"loss": loss + F.mse_loss(m["dec"](q), x), "model": m}
+
+def ok_clamp_log():
+    m = nn.Linear(4, 2)
+    p = m(torch.rand(2, 4)).softmax(1).clamp(min=1e-6)
+    return {"loss": -(p * p.log()).sum(), "model": m}
+
+def ok_sparse_embedding():
+    m = nn.Embedding(10, 3, sparse=True)
+    return {"loss": m(torch.tensor([1, 2])).sum(), "model": m}
+
+def in_inference():
+    m = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.rand(1, 3, 8)
+    with torch.inference_mode():  # at fault
+        y, _ = m(x, x, x)
+    return {"y": y, "model": m}
+
+def ok_copy_inside_no_grad_init():
+    m = nn.Linear(4, 2)
+    with torch.no_grad():
+        m.weight.copy_(torch.eye(2, 4)); m.bias.zero_()
+    return {"loss": m(torch.rand(2, 4)).sum(), "model": m}
+
+def ok_weight_decay_manual():
+    m = nn.Linear(4, 2)
+    l2 = sum(p.pow(2).sum() for p in m.parameters())
+    return {"loss": m(torch.rand(2, 4)).sum() + 1e-3 * l2, "model": m}
+
+def ok_label_smoothing():
+    m = nn.Linear(4, 3)
+    y = torch.tensor([0, 1])
+    t = F.one_hot(y, 3).float() * 0.9 + 0.1 / 3
+    return {"loss": -(t * m(torch.rand(2, 4)).log_softmax(1)).sum(1).mean(), "model": m}
+
+def ok_topk_loss():
+    m = nn.Linear(4, 1)
+    l = m(torch.rand(8, 4)).pow(2).squeeze(1)
+    return {"loss": l.topk(3).values.mean(), "model": m}
+
+def ok_padding_mask():
+    m = nn.Linear(4, 2)
+    x = torch.rand(2, 5, 4); lens = torch.tensor([3, 5])
+    mask = torch.arange(5)[None] < lens[:, None]
+    out = m(x).pow(2).sum(-1)
+    return {"loss": (out * mask).sum() / mask.sum(), "model": m}

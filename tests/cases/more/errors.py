@@ -252,3 +252,17 @@ def gan_step_order():
     od.zero_grad(); d_loss.backward(retain_graph=True); od.step()  # at fault
     g_loss.backward(); og.step()
 
+def no_parentheses():
+    m = nn.Linear(3, 1)
+    with torch.no_grad:  # at fault
+        m(torch.rand(2, 3))
+
+def hook_without_gradient():
+    m = nn.Linear(3, 1).requires_grad_(False)
+    m(torch.rand(2, 3)).register_hook(print)  # at fault
+
+def parameters_gone_through():
+    m = nn.Linear(3, 1)
+    parameters = m.parameters()
+    torch.optim.SGD(parameters, lr=.1)
+    torch.optim.SGD(parameters, lr=.1)  # at fault
