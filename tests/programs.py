@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from graphscope.model import (
+    Call,
     Edge,
     GraphData,
     Kind,
@@ -127,6 +128,29 @@ def programs(draw: st.DrawFn) -> GraphData:
         storages=(Storage("s0", 24),),
         modules=draw(st.sampled_from((MODULES, ()))),
     )
+    if data.recorded and draw(st.booleans()):
+        data = dataclasses.replace(data, calls=_calls(data.nodes, draw(st.integers(1, 4))))
     reached = reached_from(data, data.roots)
     nodes = tuple(node._replace(reached=node.id in reached) for node in data.nodes)
     return dataclasses.replace(data, nodes=nodes).check()
+
+
+def _calls(nodes: tuple[Node, ...], most: int) -> tuple[Call, ...]:
+    """Each op in a call of its module, at most so many in one; modules call those whose path begins with theirs."""
+    calls: list[Call] = []
+    running: list[int] = []
+    for node in nodes:
+        if node.kind is not Kind.OP:
+            continue
+        while running and not f"{node.module}.".startswith(f"{calls[running[-1]].module}."):
+            running.pop()
+        if node.module is None:
+            continue
+        if not running or calls[running[-1]].module != node.module or len(calls[running[-1]].nodes) >= most:
+            while running and calls[running[-1]].module == node.module:
+                running.pop()
+            calls.append(Call(node.module, running[-1] if running else None))
+            running.append(len(calls) - 1)
+        last = calls[running[-1]]
+        calls[running[-1]] = last._replace(nodes=(*last.nodes, node.id))
+    return tuple(calls)
