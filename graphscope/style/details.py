@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator
 
@@ -20,6 +21,8 @@ from graphscope.style.words import (
 )
 from graphscope.units import to_bytes_text, to_count_text, to_shape_text
 
+_OUTPUTS_SHOWN = 6
+"""Most outputs of an op that get a line each."""
 _QUIET_ARGUMENTS = {"self", "other", "input", "tensors"}
 _STATE_WORDS = {
     State.FREED: "freed",
@@ -66,14 +69,26 @@ def _op_lines(node: Node, data: GraphData) -> Iterator[str]:
     if len(node.outputs) == 1:
         yield _named_tensor_words(node.outputs[0])
     else:
-        for number, tensor in enumerate(node.outputs):
-            yield f"output {number}: {_named_tensor_words(tensor)}"
+        yield from _output_words(node.outputs)
     if node.without_gradient:
         stubs = stub_slots(node, data)
         if stubs:
             yield to_count_text(len(stubs), "input") + " without gradient"
     if node.stopped:
         yield "the walk stopped here"
+
+
+def _output_words(outputs: tuple[TensorInfo, ...]) -> Iterator[str]:
+    """A line for each output; of very many for each stretch of those that look the same."""
+    lines = [_named_tensor_words(tensor) for tensor in outputs]
+    if len(outputs) <= _OUTPUTS_SHOWN:
+        yield from (f"output {number}: {line}" for number, line in enumerate(lines))
+        return
+    number = 0
+    for line, same in itertools.groupby(lines):
+        last = number + len(list(same)) - 1
+        yield f"output {number}: {line}" if last == number else f"outputs {number}–{last:,}: {line}"
+        number = last + 1
 
 
 def _named_tensor_words(tensor: TensorInfo) -> str:

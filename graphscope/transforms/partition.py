@@ -236,7 +236,8 @@ class _Divider:
         if not known or any(place.file != known[0].file for place in known):
             return ""
         first, last = min(place.line for place in known), max(place.line for place in known)
-        return f"{known[0].file}:{first}" if first == last else f"{known[0].file}:{first}–{last}"
+        file = known[0].file.rpartition("/")[2]
+        return f"{file}:{first}" if first == last else f"{file}:{first}–{last}"
 
 
 def _name(block: Block) -> str:

@@ -359,3 +359,12 @@ def test_description_counts_everything_and_names_the_roots() -> None:
     nodes = (leaf("n0", "x"), *(output(f"n{number}", f"y{number}", (4, 2)) for number in range(1, 6)))
     many = graph(nodes, [flow("n0", node.id) for node in nodes[1:]], view=View(hidden=3))
     assert describe(many).endswith("5 roots. Computes y1, y2, y3, …. 3 nodes not drawn.")
+
+
+def test_very_many_outputs_are_told_by_stretches() -> None:
+    shapes = [tensor((2, 4)) for _ in range(1000)]
+    node = op("n0", "unbind", "UnbindBackward0", *shapes[:400], tensor((2, 4), "h"), *shapes[401:], reached=False)
+    lines = details_of(node, graph([node], []))
+    assert lines == ("UnbindBackward0", "outputs 0–399: 2×4", "output 400: h: 2×4", "outputs 401–999: 2×4")
+    few = op("n0", "split", "SplitBackward0", *shapes[:6], reached=False)
+    assert len(details_of(few, graph([few], []))) == 7
