@@ -93,6 +93,8 @@ class _Merge:
         """Known after the last unseen node is."""
         self._moved: dict[int, Place] = {}
         """Leaves of the walk that the recording knows better, as outputs of untracked ops."""
+        self._risen: dict[Place, int] = {}
+        """Outputs of untracked ops that ``requires_grad_()`` has made leaves, with their position in the walk."""
         self._walk_leaf: dict[int, int] = {}
         """Leaves of the recording that the walk met too, with their position there."""
         self._names_at: dict[Place, list[str]] = {}
@@ -101,6 +103,8 @@ class _Merge:
         self._incoming = incoming
         self._nodes: dict[int, Node] = {}
         self._links: dict[int, list[_Link]] = {}
+        self._reached: set[int] = set()
+        """Untracked ops whose result is a root that says it requires grad."""
         self._ids: dict[int, str] = {}
 
     def _strangers(self, given: Sequence[Root], incoming: Sequence[Sequence[Entry]]) -> set[int]:
@@ -131,6 +135,9 @@ class _Merge:
         tensors = {id(root.tensor): root.tensor for root in given if root.tensor is not None}
         tensors |= {id(tensor): tensor for tensor in self._names.all_tensors()}
         self._link(tensors)
+        self._reached = {
+            place[0] for position, place in self._moved.items() if self._walked.data.nodes[position].reached
+        }
         self._add_walked()
         noise = self._noise()
         for index, op in enumerate(self._log.ops):
@@ -157,7 +164,9 @@ class _Merge:
                 continue
             if key in leaves:
                 position = int(leaves[key][1:])
-                if source.kind == OP:
+                if source.kind == OP and self._walked.data.nodes[position].accumulate is not None:
+                    self._risen[source.index, source.output] = position
+                elif source.kind == OP:
                     self._moved[position] = (source.index, source.output)
                 elif source.kind == LEAF:
                     self._walk_leaf[source.index] = position
@@ -178,7 +187,8 @@ class _Merge:
         """The node that a source is, after claims and identities are known."""
         kind, index, output = source
         if kind == OP:
-            return index, output
+            position = self._risen.get((index, output)) if self._risen else None
+            return (index, output) if position is None else (self._first_walked + position, 0)
         if kind == LEAF:
             position = self._walk_leaf.get(index)
             return (self._first_leaf + index if position is None else self._first_walked + position), 0
@@ -218,6 +228,8 @@ class _Merge:
             self._links[number] = self._torch_links(position)
             if leaf is not None and leaf.alias is not None:
                 self._add_alias(number, leaf.alias)
+        for (index, output), position in self._risen.items():
+            self._links[self._first_walked + position].append(_Link(index, output, 0, False, None, None))  # noqa: FBT003
         for index, unseen in enumerate(self._log.unseen):
             number, _ = self._place(Source(NODE, index))
             if unseen.before is not None and number >= self._first_unseen and self._describe.is_inner(unseen.before):
@@ -295,7 +307,8 @@ class _Merge:
     def _add_op(self, index: int, op: Op) -> None:
         position = self._claims.node_of.get(index)
         walked = self._walked.data.nodes[position] if position is not None else None
-        self._nodes[index] = self._describe.op(index, op, walked, self._names_at)
+        node = self._describe.op(index, op, walked, self._names_at)
+        self._nodes[index] = node._replace(reached=True) if index in self._reached else node
         places = []
         for one in op.inputs:
             place = self._place(one.source)
@@ -343,6 +356,8 @@ class _Merge:
     def _reason(self, index: int, one: Input, source: int) -> Reason | None:
         known = self._nodes.get(source) if source >= self._first_leaf else None
         op = self._log.ops[index]
+        if known is None and one.requires_grad and source < self._first_leaf and self._log.ops[source].run is not None:
+            op = self._log.ops[source]  # a view of a leaf, made where gradients were off
         outputs = self._nodes[index].outputs
         return self._reasons.of(op, one, known, outputs, tracked=index in self._claims.node_of)
 

@@ -181,7 +181,7 @@ class Describer:
             if circumstances & IN_BACKWARD:
                 notes.append("ran during a backward")
             if circumstances & AUTOCAST:
-                notes.append("under autocast")
+                notes.append("inside autocast")
             if circumstances & RAISED:
                 notes.append("raised an error")
             known = self._notes[circumstances, walked] = "; ".join(notes)

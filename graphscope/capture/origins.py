@@ -112,8 +112,8 @@ class Origins:
         if source.kind == OP:
             flags = self.flags[source.index]
             told = flags if isinstance(flags, int) else flags[source.output]
-            if told != UNTOLD and told & NEEDS_GRAD and not torch.is_grad_enabled():
-                return source  # a view of a leaf made under no_grad; it is a leaf itself once gradients are on again
+            if told != UNTOLD and told & NEEDS_GRAD:
+                return source  # a view of a leaf made under no_grad says so, though no gradient can come to it
         return self._remember(tensor, self._add_leaf(tensor, alias=source))
 
     def _meet(self, tensor: torch.Tensor) -> Source:

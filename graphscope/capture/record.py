@@ -41,7 +41,9 @@ from graphscope.tracebacks import forget_recorder
 
 _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _backward_task: Callable[[], int] = torch._C._current_graph_task_id
-_autocast_on: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
+_into_autocast, _out_of_autocast = torch.autocast_increment_nesting, torch.autocast_decrement_nesting
+"""How deep in ``autocast`` blocks, told on the way in and out. Whether a block is enabled, torch hides from here."""
+
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _inference_on, _grad_on = torch.is_inference_mode_enabled, torch.is_grad_enabled
 _signatures, _new_op, _frame_at = known_signatures, tuple.__new__, sys._getframe
@@ -185,8 +187,9 @@ class Recorder(TorchDispatchMode):
             run = self._run_under(frame, mode)
         inputs = log.begin(signature, args, kwargs)
         line, inner, circumstances, call = self._stack.site(frame)
-        if _autocast_on():
+        if _into_autocast() > 1:
             circumstances |= AUTOCAST
+        _out_of_autocast()
         if in_backward:
             circumstances |= IN_BACKWARD
         module = -1
