@@ -171,16 +171,16 @@ def node_note(node: Node) -> str | None:
 def edge_words(edge: Edge, data: GraphData) -> tuple[str, ...]:
     """What is written on an edge: which output, which argument, why no gradient comes back. Often nothing."""
     words = []
-    source = data.by_id[edge.source]
-    if len(source.outputs) > 1 and source.kind is not Kind.GROUP:
+    source, bundle = data.by_id[edge.source], data.view.bundles.get(edge)
+    several = bundle is not None and bundle.tensors > 1
+    if len(source.outputs) > 1 and source.kind is not Kind.GROUP and not several:
         words.append(f"output {edge.output}")
     argument = edge.argument
     if argument is not None and argument not in _QUIET_ARGUMENTS and len(data.incoming[edge.target]) > 1:
         words.append(visible(argument))
     if edge.reason is not None:
         words.append(REASON_WORDS[edge.reason])
-    bundle = data.view.bundles.get(edge)
-    if bundle is not None and bundle.tensors > 1:
+    if bundle is not None and several:
         words.append(f"×{bundle.tensors:,}")
     return tuple(words)
 

@@ -163,9 +163,12 @@ class _Quotient:
             (merged if is_first else later).setdefault(crossing, []).append(edge)
             if drawn != source or boxes[from_box].is_group or boxes[to_box].is_group:
                 bundled.add(crossing)
-        fresh = {crossing: alike for crossing, alike in later.items() if crossing not in merged}
-        merged.update(fresh)
-        bundled.update(fresh)
+        for crossing, alike in later.items():
+            known = {(edge.source, edge.output) for edge in merged.get(crossing, ())}
+            others = [edge for edge in alike if (edge.source, edge.output) not in known]
+            if others:  # each round reads something else, or only later ones read anything
+                merged.setdefault(crossing, []).extend(others)
+                bundled.add(crossing)
         slots: Counter[int] = Counter()
         edges: list[Edge] = []
         bundles: dict[Edge, Bundle] = {}

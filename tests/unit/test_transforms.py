@@ -11,6 +11,7 @@ import pytest
 from graphscope.errors import FormatError, InputError
 from graphscope.model import Gradient, GraphData, Group, Kind, Location, Module, Reason, Role
 from graphscope.serialize import to_json
+from graphscope.style import edge_words
 from graphscope.transforms import (
     FLAT_LIMIT,
     ViewOptions,
@@ -439,3 +440,18 @@ def test_what_leads_to_no_root_is_left_out_unless_asked_for() -> None:
     data = dataclasses.replace(net, nodes=(*net.nodes, *extra), edges=(*net.edges, *edges)).check()
     assert "z" not in titles(view(data))
     assert titles(view(data, ViewOptions(focus="z")))[0] == "z"
+
+
+def test_an_edge_that_stands_for_others_in_each_round_counts_them() -> None:
+    """Each round reads another output of one op: what is drawn is no edge from its first output."""
+    nodes = [leaf("n0", "x"), op("n1", "unbind", "U", *(tensor((2,)) for _ in range(12)))]
+    edges = [flow("n0", "n1")]
+    for number in range(12):
+        mul, add = f"n{2 * number + 2}", f"n{2 * number + 3}"
+        nodes += [op(mul, "mul", "M"), op(add, "add", "A")]
+        edges += [flow("n1", mul, 0, number), flow(mul, add), flow(f"n{2 * number + 1}" if number else "n0", add, 1)]
+    data = graph([*nodes, output("n26", "y")], [*edges, flow("n25", "n26")], recorded=True)
+    drawn = roll(data).check()
+    (edge,) = [edge for edge in drawn.edges if edge.source == "n1"]
+    assert (drawn.view.bundles[edge].edges, drawn.view.bundles[edge].tensors) == (12, 12)
+    assert edge_words(edge, drawn) == ("×12",)
