@@ -2,8 +2,8 @@
 
 The floor reads the same facts of the same nodes and keeps none of them. The peer is ``torchviz.make_dot``, plain
 (names of nodes, shapes of leaves) and with ``show_attrs`` and ``show_saved``. All take turns in one process, and
-medians of CPU time are compared, so that neither a busy machine nor the order matters. A finished graph is read once from end to end
-within the time of its walk: a graph that put off work would pay here.
+medians of CPU time are compared, so that neither a busy machine nor the order matters. A finished graph is read
+once from end to end within the time of its walk: a graph that put off work would pay here.
 
     python benchmarks/walk.py [--turns 15] [--subject gpt2]
 
