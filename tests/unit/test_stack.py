@@ -88,7 +88,7 @@ def test_a_hard_limit_stops_the_walk() -> None:
         """
     )
     assert lines[0].endswith("stopped")
-    assert 15_000 < int(lines[0].split()[0]) < 30_000
+    assert 10_000 < int(lines[0].split()[0]) < 20_000
     assert "what lies behind is not shown" in lines[1]
     assert lines[2] == "True"
 
@@ -133,7 +133,8 @@ def test_deep_graphs_of_every_kind_of_node_in_a_small_thread_stop_the_walk() -> 
         }
 
         def work():
-            z = chain(1_800, step, 1)
+            # Python 3.13 dies of 1,400 custom Functions here also where nobody looked
+            z = chain(1_200 if name == "custom" else 3_000, step, 1)
             walk_and_free(z)
             del z
 
@@ -146,7 +147,7 @@ def test_deep_graphs_of_every_kind_of_node_in_a_small_thread_stop_the_walk() -> 
     for line in lines[1::2]:
         count, state = line.split()
         assert state == "stopped"
-        assert 700 < int(count) < 1_200
+        assert 500 < int(count) < 900
 
 
 def test_lists_of_chained_states_in_a_small_thread_stop_the_walk() -> None:
@@ -179,7 +180,7 @@ def test_small_threads_in_which_all_goes_well() -> None:
     lines = run(
         """
         def small_graph():
-            walk_and_free(chain(600))
+            walk_and_free(chain(400))
 
         def names_of_many_states():
             states = [torch.rand(1, requires_grad=True)]
@@ -212,7 +213,7 @@ def test_small_threads_in_which_all_goes_well() -> None:
             in_thread(work, 512)
         """
     )
-    assert lines == ["small_graph", "602 complete", "names_of_many_states", "5", "growing_graph", "fork", "0"]
+    assert lines == ["small_graph", "402 complete", "names_of_many_states", "5", "growing_graph", "fork", "0"]
 
 
 def test_the_depth_is_that_of_the_running_thread() -> None:
