@@ -29,7 +29,7 @@ from graphscope.capture.oprecords import (
 )
 from graphscope.capture.reasons import last_word
 from graphscope.capture.record import Recorder
-from graphscope.capture.regions import CUSTOM
+from graphscope.capture.regions import CHECKPOINT, CUSTOM
 from graphscope.capture.source import Line, assigned_name, expression_at, to_location
 from graphscope.capture.switches import GRAD
 from graphscope.capture.tensors import shape_of
@@ -210,10 +210,10 @@ class Describer:
         return None if entry is None else self.location(entry.line)
 
     def _call_of(self, source: Source) -> Entry | None:
-        """What called the custom Function in whose forward an op ran; a checkpoint switches once more in there."""
+        """What called the custom Function in whose forward an op ran; a reentrant checkpoint is one."""
         run = self._log.ops[source.index].run if source.kind == OP else None
         entries = () if run is None else (run.entry, *run.outside)
-        return next((entry for entry in entries if entry.mode == CUSTOM), None)
+        return next((entry for entry in entries if entry.mode in {CUSTOM, CHECKPOINT}), None)
 
     def leaf(self, leaf: Leaf, names: tuple[str, ...]) -> Node:
         """A leaf that only the recording knows."""

@@ -19,6 +19,17 @@ import torch
 
 from graphscope.capture.blocks import mode_of_block
 from graphscope.capture.callstack import CallStack, Outside
+from graphscope.capture.libraries import (
+    CHECKPOINT,
+    CUSTOM,
+    FUNCTION_APPLY,
+    IN_FUNCTION,
+    is_command_line,
+    is_custom_forward,
+    is_known,
+    is_torch,
+    known_entry,
+)
 from graphscope.capture.oprecords import Entry
 from graphscope.capture.source import Code, Line, Owner, owner_of
 from graphscope.capture.switches import (
@@ -27,6 +38,7 @@ from graphscope.capture.switches import (
     NO_GRAD,
     SWITCH_WORDS,
     Position,
+    Scope,
     Switch,
     Switches,
     scope_of,
@@ -35,11 +47,6 @@ from graphscope.capture.switches import (
 
 __all__ = ["CHECKPOINT", "CUSTOM", "GRAD", "INFERENCE", "NO_GRAD", "Entry", "Regions", "current_mode"]
 
-CUSTOM = "custom_function"
-CHECKPOINT = "checkpoint"
-
-_custom_function_apply: CodeType = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
-
 _WITH_OPS = frozenset(
     dis.opmap[name] for name in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL", "SETUP_WITH") if name in dis.opmap
 )
@@ -47,14 +54,6 @@ _WITH_OPS = frozenset(
 
 _WRAPPERS = frozenset({"decorate_context", "generator_context"})
 """What ``torch.utils._contextlib`` puts around a decorated function."""
-
-
-_COMPARED = {
-    "call_in_no_grad": NO_GRAD,
-    "call_in_set_grad_enabled": NO_GRAD,
-    "call_in_inference_mode": INFERENCE,
-}
-"""Functions of ``modes.py`` that run a whole computation in a mode."""
 
 
 class Suspect(NamedTuple):
@@ -204,7 +203,8 @@ class Regions:
         entry = finding.entry
         if entry is None or entry.line is not None or entry.entered != "library":
             return finding
-        return finding._replace(entry=self._called_from(entry, frame))
+        inside = entry is IN_FUNCTION and frame.f_code is not FUNCTION_APPLY
+        return finding._replace(entry=self._called_from(entry, frame.f_back if inside else frame))
 
     def _called_from(self, entry: Entry, frame: FrameType | None) -> Entry:
         """The program's line that called what switches by itself: ``optimizer.step()``, ``Function.apply(x)``."""
@@ -223,7 +223,7 @@ class Regions:
     def _look(self, known: Code, frame: FrameType, mode: str, inner: list[CodeType]) -> Finding:
         """What a frame says about a mode, remembered by instruction where that is all it depends on."""
         code = known.code
-        if code.co_name in _WRAPPERS and _is_torch(code, "utils/_contextlib.py"):
+        if code.co_name in _WRAPPERS and is_torch(code, "utils/_contextlib.py"):
             return self._decorator(frame, mode, inner)
         table = known.findings.get(mode, _UNREAD)
         if table is _UNREAD:
@@ -319,10 +319,13 @@ _UNREAD: dict[int, Finding] = {}
 def _may_switch(known: Code) -> bool:
     """Whether reading the source can be worth it: code without ``with`` and without these words says nothing."""
     code = known.code
-    if known.owner <= Owner.PLUMBING and _told_by_name(code):
+    if known.owner <= Owner.PLUMBING:
+        if is_known(code) or is_command_line(code):
+            return True
+        if not is_torch(code):
+            return False
+    if is_custom_forward(code):
         return True
-    if known.owner <= Owner.PLUMBING and not _is_torch(code, ""):
-        return False
     words = SWITCH_WORDS.union({"__enter__", "enter_context"})
     if not words.isdisjoint(code.co_names) or not words.isdisjoint(code.co_varnames + code.co_freevars):
         return True
@@ -331,11 +334,12 @@ def _may_switch(known: Code) -> bool:
 
 def _finding_at(known: Code, instruction: int, line: int, mode: str) -> Finding:
     code = known.code
-    if known.owner <= Owner.PLUMBING and _told_by_name(code):
-        return _finding_by_name(code, mode)
-    scope = switches_in(code.co_filename).scopes.get(scope_of(code))
-    if scope is None:
-        return NOTHING
+    if known.owner <= Owner.PLUMBING and is_command_line(code):
+        return Finding(back_on=True)
+    if known.owner <= Owner.PLUMBING and is_known(code):
+        entry = known_entry(code, mode)
+        return NOTHING if entry is None else Finding(entry)
+    scope = switches_in(code.co_filename).scopes.get(scope_of(code), Scope(()))
     position = _position(code, instruction, line)
     suspects: tuple[Suspect, ...] = ()
     for switch in scope.switches:  # the last to start comes first
@@ -349,6 +353,8 @@ def _finding_at(known: Code, instruction: int, line: int, mode: str) -> Finding:
             if switch.mode is None:
                 entry = _entry(switch, code, known.owner)._replace(mode=mode)
                 suspects += (Suspect(entry, switch),)
+    if mode == NO_GRAD and is_custom_forward(code):
+        return Finding(IN_FUNCTION, suspects)
     return Finding(None, suspects) if suspects else NOTHING
 
 
@@ -381,50 +387,6 @@ def _position(code: CodeType, instruction: int, line: int) -> Position:
                 return first, column
             break
     return line, 1 << 30
-
-
-def _is_torch(code: CodeType, ending: str) -> bool:
-    file = _file_of(code)
-    return "/torch/" in file and file.endswith(ending)
-
-
-def _told_by_name(code: CodeType) -> bool:
-    """Functions known to switch, or to hold what is not the program's; their source need not be read."""
-    return (
-        code is _custom_function_apply
-        or _is_command_line(code)
-        or (code.co_name in _COMPARED and _file_of(code).endswith("graphscope/capture/modes.py"))
-        or (code.co_name == "forward" and _is_torch(code, "torch/utils/checkpoint.py"))
-        or (code.co_name == "_use_grad" and _is_torch(code, "torch/optim/optimizer.py"))
-        or _is_torch(code, "torch/nn/init.py")
-    )
-
-
-def _finding_by_name(code: CodeType, mode: str) -> Finding:
-    if _is_command_line(code):
-        return Finding(back_on=True)
-    if code.co_name in _COMPARED:
-        return (
-            Finding(Entry(mode, "library", None, "graphscope.compare")) if _COMPARED[code.co_name] == mode else NOTHING
-        )
-    if _is_torch(code, "torch/nn/init.py"):
-        return Finding(Entry(mode, "library", None, "torch.nn.init"))
-    if mode != NO_GRAD:
-        return NOTHING
-    if code is _custom_function_apply:
-        return Finding(Entry(CUSTOM, "library", None, "autograd.Function"))
-    if code.co_name == "forward":
-        return Finding(Entry(CHECKPOINT, "library", None, "checkpoint(use_reentrant=True)"))
-    return Finding(Entry(NO_GRAD, "library", None, "optimizer step"))
-
-
-def _is_command_line(code: CodeType) -> bool:
-    """What runs the program; the blocks that it stands in are not the program's."""
-    return "/graphscope_cli/" in _file_of(code)
-
-
-def _file_of(code: CodeType) -> str:
-    return code.co_filename.replace("\\", "/")
 
 
 def _decorator_finding(switch: Switch, code: CodeType, mode: str) -> Finding:

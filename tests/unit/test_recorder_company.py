@@ -268,7 +268,7 @@ def test_modules_called_by_other_means() -> None:
         same_as_walk(recording.graph(result), graphscope.walk(result))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore")  # torch's own
 def test_programs_that_trace() -> None:
     model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.rand(2, 3)
     with graphscope.recording():
