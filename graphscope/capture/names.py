@@ -103,11 +103,11 @@ class Names:
         place = tensors.memory_place(tensor)
         return tuple(self._by_storage.get(place, ())) if place is not None else ()
 
-    def tracked(self) -> Iterator[tuple[torch.Tensor, list[str]]]:
+    def tracked(self) -> list[tuple[torch.Tensor, list[str]]]:
         """Named tensors that an op made under autograd, in the order found."""
-        for tensor in tensors.non_leaves(self._held.values()):
-            if tensors.requires_grad(tensor):
-                yield tensor, self.tensors[id(tensor)]
+        with torch._C.DisableTorchFunction():
+            found = [tensor for tensor in tensors.non_leaves(self._held.values()) if tensors.requires_grad(tensor)]
+        return [(tensor, self.tensors[id(tensor)]) for tensor in found]
 
     def module_tensors(self) -> list[tuple[torch.Tensor, Role]]:
         """Parameters and buffers of all modules in sight, each once."""

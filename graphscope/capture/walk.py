@@ -54,7 +54,8 @@ def to_root(name: str, value: Any) -> Root:
     """A tensor or ``GradientEdge`` as a root."""
     if is_graph_edge(value):
         return Root(name, None, value.node, value.output_nr)
-    return Root(name, value, tensors.history_of(value), tensors.output_number(value))
+    with torch._C.DisableTorchFunction():
+        return Root(name, value, tensors.history_of(value), tensors.output_number(value))
 
 
 def walk_graph(

@@ -16,6 +16,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import graphscope
+from graphscope.capture.choose import graph_of_value, graph_of_variables
 from graphscope.errors import InputError
 from tests.leaks import changes, global_state, random_states
 from tests.subjects import SUBJECTS, Marked, Net, Variables, training_step
@@ -111,6 +112,17 @@ def test_walk_names_from_the_frame_and_changes_nothing() -> None:
     assert not changes(before, fingerprint(variables))
     assert "model.first.weight" in {name for node in graph.nodes for name in node.names}
     assert model.calls == 2
+
+
+def test_the_command_lines_ways_change_nothing(variables: Variables) -> None:
+    def take() -> None:
+        graph_of_value(variables, "build").check()
+        graph_of_variables([("globals()", variables)]).check()
+
+    take()
+    before = fingerprint(variables)
+    take()
+    assert not changes(before, fingerprint(variables))
 
 
 METHODS: dict[str, Callable[[graphscope.Graph, Path], object]] = {
