@@ -133,6 +133,14 @@ class TestPlacement:
         assert max(links) - min(links) < 30
         assert placed.size.width < 4 * (100 + GAP)
 
+    def test_a_box_that_everything_reads_is_no_hindrance(self) -> None:
+        """One weight, read by 1,000 steps in a row: half a million bends if all edges went around."""
+        edges = [*pairwise(range(1, 1001)), *((0, step) for step in range(1, 1001))]
+        placed = place([Size(60, 20)] * 1001, edges, timeout=TIME)
+        assert len(placed.curves) == len(edges)
+        assert placed.boxes[0].y > placed.boxes[1].y
+        assert placed.size.width < 20_000
+
     def test_nothing_is_no_drawing(self) -> None:
         assert place([], [], timeout=TIME).size == Size(0, 0)
 
@@ -252,11 +260,10 @@ def test_without_fast_sugiyama_the_remedy_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_time_limit_holds() -> None:
-    """A ladder with long rungs has as many bends as edges times layers."""
-    edges = [*pairwise(range(4000)), *((number, 3999) for number in range(3990))]
+    edges = [*pairwise(range(9000)), *((number, number + 2) for number in range(8990))]
     start = time.monotonic()
-    with pytest.raises(EngineError, match=r"after 0\.5 s\. Fold it"):
-        place([Size(10, 10)] * 4000, edges, timeout=0.5)
+    with pytest.raises(EngineError, match=r"after 0\.3 s\. Fold it"):
+        place([Size(10, 10)] * 9000, edges, timeout=0.3)
     assert time.monotonic() - start < 10
 
 
@@ -271,8 +278,8 @@ def test_ctrl_c_leaves_no_child() -> None:
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored below a shell's &
         "from graphscope.render.layout import place\nfrom graphscope.render.measure import Size\n"
-        "edges = [(n, n + 1) for n in range(3999)] + [(n, 3999) for n in range(3990)]\n"
-        "place([Size(10, 10)] * 4000, edges, timeout=60)\n"
+        "edges = [(n, n + 1) for n in range(8999)] + [(n, n + 2) for n in range(8990)]\n"
+        "place([Size(10, 10)] * 9000, edges, timeout=60)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, env=environment) as process:
