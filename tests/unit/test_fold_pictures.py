@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from graphscope.model import Gradient, GraphData, Kind
 from graphscope.render.picture import to_picture
 from tests.unit import nets
 
+ROOT = Path(__file__).parents[2]
 MOST_BOXES = 40
 """Fewer than the 120 that are allowed: as many as can be taken in at one glance."""
 
@@ -179,3 +184,23 @@ def test_the_text_of_a_folded_graph() -> None:
     assert "hidden" in text
     assert "1,063: " in text, "the figures are those of the whole graph"
     assert len(text.splitlines()) < 90
+
+
+def test_a_deep_chain_is_summed_up_folded_and_freed() -> None:
+    """In a process of its own, which must end well: freeing a chain that was touched recurses in C."""
+    program = (
+        "import torch, graphscope\n"
+        "z = torch.rand(2, requires_grad=True)\n"
+        "for _ in range(22_000):\n"
+        "    z = z * 1.01 + 0.1\n"
+        "graph = graphscope.walk(z)\n"
+        "print(len(graph.nodes), len(graph.drawn.nodes), graph.drawn.view.frames[0].repeats, len(str(graph)) < 3000)\n"
+        "del graph, z\n"
+        "print('freed')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["44002", "6", "21999", "True", "freed"]
