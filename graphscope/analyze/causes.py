@@ -184,9 +184,9 @@ HAZARDS: dict[str, Kind] = {
         "Keep the values away from that point before {op}: add a small eps, or use clamp or where on its input.",
     ),
     "inference_tensor_in_grad": Kind(
-        _W,
-        "A tensor made in inference mode at {where} is used where gradients are on. Autograd cannot record what is "
-        "done with it.",
+        _N,
+        "A tensor made in inference mode at {made_where} is read at {where}, where gradients are on. | That works as "
+        "long as backward does not need it: a product or a matmul with it will raise.",
         "Make it under torch.no_grad() instead, or clone() it outside the inference_mode block.",
     ),
     "loss_without_history": Kind(

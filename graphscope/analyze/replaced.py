@@ -34,11 +34,11 @@ class Replacements:
         return Because(Cause.NOT_IN_GRAPH, node.location, (node.id,))
 
     def words_of(self, because: Because) -> str:
-        """The other tensor in a sentence."""
+        """The other tensor, to begin a sentence with."""
         node = self.data.by_id[because.nodes[-1]]
         if node.names:
             return node.names[0]
-        what = "another parameter" if node.role is Role.PARAMETER else "another tensor"
+        what = "Another parameter" if node.role is Role.PARAMETER else "Another tensor"
         return what if node.location is None else f"{what}, made at {to_place(node.location)},"
 
     @cached_property

@@ -13,11 +13,14 @@ from graphscope.findings import Because, Cause, Verdict, to_place
 from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo, reached_from
 
 _NAMES_TOLD = 3
+_ENDS = 16
+"""Dead ends of one tensor that are looked at."""
 _CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|FloatTensor)\(")
 """What makes a tensor of numbers."""
 _ASSIGNED = re.compile(r"(\w+)\s*=[^=]")
 _LEAVES = re.compile(r"\b(numpy|tolist|item|__array__)\b|\bnp\.|\bfloat\(")
 """What takes the values of a tensor out of torch."""
+_COMMENT = re.compile(r"\s*#[^'\"]*$")
 _WORDS = re.compile(r"[^\W\d]\w*")
 _MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
 
@@ -126,8 +129,26 @@ class Sight:
 
     def dead_ends(self, node: Node) -> list[int]:
         """Positions of the last things made of a tensor; empty if only an optimizer or initializer read it."""
-        followers = self._followers(node)
-        return [place for place in followers if not any(self._goes_on(number) for number in self.flow.outgoing[place])]
+        targets = [self.flow.steps[number].target for number in self.flow.outgoing[self.flow.position[node.id]]]
+        return sorted({end for target in targets for end in self._ends[target]})[-_ENDS:]
+
+    @cached_property
+    def _ends(self) -> list[tuple[int, ...]]:
+        """By position of what no root depends on: the dead ends that it leads to, itself included; the latest ones."""
+        found: list[tuple[int, ...]] = [()] * len(self.data.nodes)
+        for place in range(len(self.data.nodes) - 1, -1, -1):
+            if self.flow.cuts[place] is not None:
+                continue
+            numbers = self.flow.outgoing[place]
+            if not any(self._goes_on(number) for number in numbers):
+                node = self.data.nodes[place]
+                found[place] = () if self.flow.is_bookkeeping(node) else (place,)
+            ways = {found[self.flow.steps[number].target] for number in numbers} - {()}
+            if len(ways) == 1 and not found[place]:
+                (found[place],) = ways
+            elif ways:
+                found[place] = tuple(sorted({*found[place], *(end for way in ways for end in way)})[-_ENDS:])
+        return found
 
     def _followers(self, node: Node) -> list[int]:
         return [
@@ -154,6 +175,8 @@ class Sight:
 
     def came_back(self, node: Node) -> list[Because]:
         """Constants that a root depends on, made by ``torch.tensor`` of numbers that came of a tensor."""
+        if not self._made_of_numbers:
+            return []
         followers = [self.data.nodes[place] for place in self._followers(node)]
         lines = {one.location for one in followers if one.location is not None}
         names = {name for one in followers for name in one.names}
@@ -228,7 +251,7 @@ class Sight:
             and region is not None
             and region.entered != "library"
         ):
-            return f"{because.location.code} at {where}"
+            return f"{quoted(because.location.code)} at {where}"
         if because.cause is Cause.INFERENCE_MODE:
             return f"inference_mode at {where}"
         return f"no_grad at {where}"
@@ -243,6 +266,15 @@ def _parts(one: Evidence) -> set[str]:
     """Words of a statement, to be compared with the parts of a name."""
     text = "".join(character if character.isidentifier() or character.isdigit() else " " for character in one.words[1])
     return set(text.split()) - {"requires_grad", "requires_grad_", "self", "model"}
+
+
+def quoted(code: str) -> str:
+    """A line of code in a sentence, without its comment and the colon at its end.
+
+    >>> quoted("with torch.no_grad():  # only a copy"), quoted("x['#'] = 1")
+    ('with torch.no_grad()', "x['#'] = 1")
+    """
+    return _COMMENT.sub("", code).rstrip(": ")
 
 
 def _unnamed(node: Node) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from graphscope.analyze.causes import make_hazard
 from graphscope.analyze.hazards.retained import kept_bytes
-from graphscope.analyze.sight import Sight, listed
+from graphscope.analyze.sight import Sight, listed, quoted
 from graphscope.findings import Hazard, Severity, Verdict, to_place
-from graphscope.model import Clue, Kind
+from graphscope.model import Clue, Kind, Location
 from graphscope.units import to_bytes_text
 
 
@@ -19,6 +19,7 @@ def detect(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
     yield from _train_layers(sight)
     yield from _dropouts(sight)
     yield from _eval_records(sight)
+    yield from _inference_tensors(sight)
 
 
 def _statements(sight: Sight) -> Iterator[Hazard]:
@@ -38,7 +39,7 @@ def _left_off(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
     """A fault where something was to train; a script that only infers may do so."""
     trains = any(row.requires_grad and row.kind == "parameter" for row in verdicts)
     for one in sight.evidence[Clue.GRAD_MODE]:
-        switch = one.words[1] if one.location is None else f"{one.location.code} at {to_place(one.location)}"
+        switch = one.words[1] if one.location is None else f"{quoted(one.location.code)} at {to_place(one.location)}"
         severity = Severity.WARNING if trains and one.words[0] != "unknown" else Severity.NOTE
         yield make_hazard("grad_mode_left_off", one.location, switch=switch, severity=severity)
 
@@ -89,3 +90,24 @@ def _eval_records(sight: Sight) -> Iterator[Hazard]:
         bytes=to_bytes_text(kept_bytes(sight, reached)),
         nodes=recorded[0].nodes,
     )
+
+
+def _inference_tensors(sight: Sight) -> Iterator[Hazard]:
+    """Read by an op that is recorded and did not raise; told once for the line that made them."""
+    told: set[Location | None] = set()
+    for node in sight.data.nodes:
+        if node.kind is Kind.OUTPUT or node.location in told or not any(info.is_inference for info in node.outputs):
+            continue
+        readers = (sight.data.by_id[edge.target] for edge in sight.data.outgoing[node.id])
+        reader = next((one for one in readers if one.reached and one.kind is Kind.OP and one.mode == "grad"), None)
+        if reader is not None:
+            told.add(node.location)
+            yield make_hazard(
+                "inference_tensor_in_grad",
+                reader.location,
+                (node.location,),
+                made_where=to_place(node.location),
+                where=to_place(reader.location),
+                tensors=node.names[:1],
+                nodes=(node.id, reader.id),
+            )
