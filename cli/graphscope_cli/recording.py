@@ -46,8 +46,5 @@ class LiveRecording:
             also()
             self.begin()
 
-        when_torch_is_there(begin)
-        try:
+        with self._active, when_torch_is_there(begin):
             yield
-        finally:
-            self._active.close()

@@ -9,6 +9,7 @@ never from graphscope.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import importlib.util
 import io
@@ -103,12 +104,20 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def when_torch_is_there(action: Callable[[], None]) -> None:
-    """Call ``action`` now if torch is imported, else right after its import."""
+@contextlib.contextmanager
+def when_torch_is_there(action: Callable[[], None]) -> Iterator[None]:
+    """Call ``action`` now if torch is imported, else right after its import, if that comes before the block ends."""
     if "torch" in sys.modules:
         action()
-    else:
-        sys.meta_path.insert(0, _TorchFinder(action))
+        yield
+        return
+    finder = _TorchFinder(action)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
 
 
 class _TorchFinder(MetaPathFinder):
