@@ -17,7 +17,7 @@ from enum import StrEnum
 import graphviz
 
 from graphscope.errors import FormatError
-from graphscope.model import GraphData, Kind, Node
+from graphscope.model import Edge, GraphData, Kind, Node
 from graphscope.render.clusters import cluster_lines, module_around, paths_of, place_of, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import legend_entries, to_caption, wrap
@@ -168,15 +168,27 @@ def box_text(node: Node, data: GraphData, show: frozenset[str], module: str = ""
     return elide(title), wrap("\n".join(details_of(node, data, show)))
 
 
+def tooltip_of(node: Node, title: str) -> str:
+    """The whole title, if what is drawn is shorter, and the line of source; may be empty."""
+    whole = title_of(node)
+    lines = [whole] if title != whole else []
+    if node.location is not None:
+        lines.append(place_of(node.location))
+    return "\n".join(lines)
+
+
+def is_alarming(edge: Edge) -> bool:
+    """A cut that may surprise."""
+    return edge.reason is not None and edge.reason not in EXPECTED_REASONS
+
+
 def node_line(
     node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]], module: str
 ) -> str:
     """One box; ``frames`` holds ``label_frame`` of each look."""
     before, between, after = frames[look_of(node, data.view)]
     title, details = box_text(node, data, show, module)
-    tooltip = "" if title == title_of(node) else title_of(node)
-    if node.location is not None:
-        tooltip = f"{tooltip}\n{place_of(node.location)}".removeprefix("\n")
+    tooltip = tooltip_of(node, title)
     if tooltip:
         after = f"{after} tooltip={to_tooltip(tooltip)}"
     lines = to_label(details).replace("\n", "<br/>")
@@ -207,8 +219,7 @@ def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
         attributes = [looks[edge_look(edge, data)]]
         words = edge_words(edge, data)
         if words:
-            alarming = edge.reason is not None and edge.reason not in EXPECTED_REASONS
-            colour = f' fontcolor="{palette.alarm}"' if alarming else ""
+            colour = f' fontcolor="{palette.alarm}"' if is_alarming(edge) else ""
             attributes.append(f"label=<&#160;{'<br/>&#160;'.join(map(to_label, words))}>{colour}")
         text = " ".join(filter(None, attributes))
         ends = f"\t{to_identifier(edge.source)} -> {to_identifier(edge.target)}"

@@ -170,12 +170,9 @@ def test_room_is_left_for_what_is_drawn() -> None:
 
 
 def _reckoned(data: GraphData) -> dict[str, Size]:
-    from graphscope.render.palette import PALETTES
-    from graphscope.render.placed import _boxes
+    from graphscope.render.scene import _boxes
 
-    options = DotOptions()
-    boxes = _boxes(data, options, PALETTES[options.theme])
-    return {node.id: box.size for node, box in zip(data.nodes, boxes, strict=True)}
+    return {node.id: box.size for node, box in zip(data.nodes, _boxes(data, frozenset()), strict=True)}
 
 
 def _drawn_sizes(svg: bytes) -> dict[str, tuple[float, float]]:
@@ -262,8 +259,8 @@ def test_without_fast_sugiyama_the_remedy_is_told(monkeypatch: pytest.MonkeyPatc
 def test_the_time_limit_holds() -> None:
     edges = [*pairwise(range(9000)), *((number, number + 2) for number in range(8990))]
     start = time.monotonic()
-    with pytest.raises(EngineError, match=r"after 0\.3 s\. Fold it"):
-        place([Size(10, 10)] * 9000, edges, timeout=0.3)
+    with pytest.raises(EngineError, match=r"after 0\.02 s\. Fold it"):
+        place([Size(10, 10)] * 9000, edges, timeout=0.02)  # starting Python alone takes longer
     assert time.monotonic() - start < 10
 
 

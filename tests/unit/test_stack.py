@@ -230,7 +230,13 @@ def test_the_depth_is_that_of_the_running_thread() -> None:
 
 
 def test_reserving_what_is_there_changes_nothing() -> None:
-    assert stack.reserve_depth(10) == stack.safe_depth()
+    lines = run(
+        """
+        from graphscope.capture import stack
+        print(stack.reserve_depth(10) == stack.safe_depth(), stack.reserve_depth(10) == stack.safe_depth())
+        """
+    )
+    assert lines == ["True True"]
 
 
 def test_a_thread_that_python_did_not_start_is_not_registered() -> None:
