@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphscope.api import compare, explain, load, memory, record, recording, walk
+    from graphscope.api import compare, explain, load, memory, record, recording, show, walk
     from graphscope.errors import GraphscopeError
     from graphscope.graph import Graph
     from graphscope.model import Edge, Node, TensorInfo
@@ -30,6 +30,7 @@ __all__ = [
     "memory",
     "record",
     "recording",
+    "show",
     "walk",
 ]
 
@@ -45,6 +46,7 @@ _HOMES = {
     "memory": "graphscope.api",
     "record": "graphscope.api",
     "recording": "graphscope.api",
+    "show": "graphscope.api",
     "walk": "graphscope.api",
 }
 

@@ -1,4 +1,4 @@
-"""What users call: ``walk``, ``record``, ``compare``, ``explain``, ``memory``, ``load``.
+"""What users call: ``walk``, ``record``, ``compare``, ``explain``, ``memory``, ``load``, ``show``.
 
 torch and the renderers are imported inside the functions that need them, so that
 ``import graphscope`` and a look at a saved graph stay cheap.
@@ -127,6 +127,37 @@ def load(path: str | Path) -> Graph:
         raise FormatError(f"{path}: {error}") from error
 
 
+def show(outputs: object, *, names: object = None) -> None:
+    """Show a graph right here: its picture in a notebook, its tree in a terminal.
+
+    Args:
+        outputs: what ``walk`` accepts; or something that shows itself: a ``Graph``, or what ``record``, ``compare``,
+            ``explain`` and ``memory`` return.
+        names: as in ``walk``; by default the variables of the calling frame.
+
+    Raises:
+        InputError: if there is no tensor in ``outputs``.
+
+    Example:
+        >>> import torch, graphscope
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> graphscope.show(x.exp().sum())  # doctest: +ELLIPSIS
+        ► n3 output  output · scalar
+        ■ n2 sum  SumBackward0  scalar
+        ■ n1 exp  ExpBackward0  [2]
+        ╰─● n0 x  input · [2]
+        ...
+    """
+    from graphscope.notebook import display
+
+    if hasattr(type(outputs), "__rich__"):
+        display(outputs)
+    else:
+        from graphscope.capture.given import walk_given
+
+        display(Graph(walk_given(outputs, names, sys._getframe(1))))
+
+
 class Recording:
     """Everything that ran while it was being recorded; ask it for the graph behind any tensor of it.
 
@@ -209,16 +240,26 @@ class Recording:
 
     def to_json(self) -> dict[str, Any]:
         """Everything recorded, as the JSON of a graph."""
-        return self._graph((), None, sys._getframe(1)).to_json()
+        return self._graph((), None, _users_frame()).to_json()
 
     def __rich__(self) -> RenderableType:
         """Everything recorded, for a rich console."""
-        return self._graph((), None, sys._getframe(1)).__rich__()
+        return self._graph((), None, _users_frame()).__rich__()
 
     def _repr_mimebundle_(
         self, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
     ) -> dict[str, str]:
-        return self._graph((), None, sys._getframe(1))._repr_mimebundle_(include, exclude)
+        return self._graph((), None, _users_frame())._repr_mimebundle_(include, exclude)
+
+
+def _users_frame() -> FrameType:
+    """The innermost frame of the user's own code: rich, or a notebook, stands between it and what shows itself."""
+    from graphscope.capture.source import Owner, owner_of
+
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and owner_of(frame.f_code.co_filename) is not Owner.USER:
+        frame = frame.f_back
+    return frame or sys._getframe(1)
 
 
 def record(function: Callable[..., Any], *args: Any, fake: bool = False, **kwargs: Any) -> Recording:

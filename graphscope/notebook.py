@@ -12,6 +12,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from graphscope.errors import EngineError
 from graphscope.model import GraphData
@@ -25,6 +26,22 @@ TIME_LIMIT = 30.0
 """Seconds that a cell waits for its picture before it gets the text alone."""
 
 _numbers = itertools.count(1)
+
+
+def display(value: object) -> None:
+    """Show a value that shows itself, in the middle of a cell or a program.
+
+    Args:
+        value: has ``__rich__`` and ``_repr_mimebundle_``.
+    """
+    if SVG in _shell_types() and _shell() is not None:
+        from IPython.display import display as display_in_cell
+
+        display_in_cell(value)  # type: ignore[no-untyped-call]
+    else:
+        from rich.console import Console
+
+        Console().print(value)
 
 
 def mimebundle(
@@ -97,7 +114,10 @@ def _to_plain(text: Callable[[int], str]) -> str:
 
 def _shell_types() -> set[str]:
     """MIME types that the running IPython shows; a shell that does not say shows all."""
-    # Looked up, not imported: where IPython is not loaded, nobody waits for it.
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    active = getattr(getattr(shell, "display_formatter", None), "active_types", None)
+    active = getattr(getattr(_shell(), "display_formatter", None), "active_types", None)
     return {SVG, PLAIN} if active is None else set(active)
+
+
+def _shell() -> Any:
+    """The running IPython. Looked up, not imported: where it is not loaded, nobody waits for it."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

@@ -9,9 +9,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import graphscope
 from graphscope import notebook
-from graphscope.errors import EngineError
+from graphscope.errors import EngineError, InputError
 from graphscope.notebook import PLAIN, SVG, mimebundle
 from tests.unit import graphs
 
@@ -106,6 +108,48 @@ def test_kernel_gets_both(monkeypatch: pytest.MonkeyPatch, drawn: list[str]) -> 
     in_ipython(monkeypatch, PLAIN, "text/html", SVG)
     assert set(mimebundle(graphs.addition())) == {SVG, PLAIN}
     assert len(drawn) == 1
+
+
+def test_show_prints_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.ones(2, requires_grad=True)
+    loss = x.exp().sum()
+    graphscope.show(loss)
+    shown = capsys.readouterr().out
+    assert "exp  ExpBackward0" in shown
+    assert "● n0 x  input" in shown
+    assert "► n3 loss" in shown
+
+
+def test_show_takes_what_shows_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.ones(2, requires_grad=True)
+    graphscope.show(graphscope.walk(x.cos()))
+    assert "cos  CosBackward0" in capsys.readouterr().out
+    graphscope.show(graphscope.explain(x.cos()))
+    assert "x gets a gradient" in capsys.readouterr().out
+    graphscope.show(graphscope.record(x.sin))
+    shown = capsys.readouterr().out
+    assert "sin  SinBackward0" in shown
+    assert "n0 x  input" in shown, "a recording knows the variables of the code that shows it"
+
+
+def test_show_refuses_what_holds_no_tensor() -> None:
+    with pytest.raises(InputError, match="A number has left autograd"):
+        graphscope.show(3)
+
+
+def test_show_displays_in_a_notebook() -> None:
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.display_formatter.active_types = ["text/plain", "image/svg+xml"]
+shell.display_pub.publish = lambda data, **_: print(sorted(data), ">w</" in data["image/svg+xml"])
+shell.run_cell("import torch, graphscope; w = torch.ones(2, requires_grad=True); graphscope.show(w * 2)")
+shell.displayhook.write_output_prompt = lambda: None
+shell.displayhook.write_format_data = lambda data, md=None: print(sorted(data), "n0 w" in data["text/plain"])
+shell.run_cell("graphscope.record(lambda: w * 3)")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout.splitlines() == ["['image/svg+xml', 'text/plain'] True"] * 2
 
 
 def test_module_does_not_load_ipython() -> None:
