@@ -58,6 +58,7 @@ def process_state() -> dict[str, Any]:
 def torch_state(torch: ModuleType) -> dict[str, Any]:
     """What a test may change in torch and must put back."""
     module = torch.nn.modules.module
+    top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)  # not in torch 2.4
     hooks = [name for name in vars(module) if name.startswith("_global_") and hasattr(getattr(module, name), "__len__")]
     return {
         "grad mode": torch.is_grad_enabled(),
@@ -73,7 +74,7 @@ def torch_state(torch: ModuleType) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
-        "saved tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is None,  # noqa: FBT003
+        "saved tensor hooks": top_hooks(True) is None,  # noqa: FBT003
         "global module hooks": {name: len(getattr(module, name)) for name in hooks},
         "functions of torch": (torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward),
     }

@@ -227,10 +227,12 @@ def test_a_custom_function_of_many_inputs_is_not_touched(small_stack: Callable[[
 
     small_stack(400)
     gather: Any = Gather.apply
-    trace = discover([gather(*[chain(1) for _ in range(500)]).grad_fn], [])
+    many = gather(*[chain(1) for _ in range(500)])
+    trace = discover([many.grad_fn], [])
     assert len(trace.nodes) == 1
     assert trace.stopped == [0]
-    assert len(discover([gather(*[chain(1) for _ in range(3)]).grad_fn], []).nodes) == 7
+    few = gather(*[chain(1) for _ in range(3)])  # held: in torch 2.4 the node of a custom Function ends with its tensor
+    assert len(discover([few.grad_fn], []).nodes) == 7
 
 
 def test_short_lists_beside_a_stop_are_still_followed(small_stack: Callable[[int], None]) -> None:
