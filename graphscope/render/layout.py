@@ -30,7 +30,8 @@ LANE = 9.0
 LAYER_GAP = 32.0
 """Points between two layers."""
 ARROW = 7.0
-_SWEEPS = 10
+_ROUNDS = 4
+"""Ways down and up again, at most; GPT-2 is at rest after two."""
 _STRAIGHT = 8.0
 """How much more a long edge wants to be straight than a box wants to stand in the middle of its neighbours."""
 _HANGING = 0.001
@@ -43,6 +44,8 @@ _MOST_BENDS_IN_ALL = 20_000
 """Of a drawing: 16,000 boxes in 11,000 layers took 8 s with 1,000 bends, 17 s with 20,000."""
 _MOST_BENDS = 200
 """Of one edge; Graphviz reads no text of more than 16,384 characters."""
+_FEW_BENDS = 2
+"""For each box."""
 _BEND = 0.5
 """How far a curve keeps its direction at both ends, as a share of the way between two layers."""
 
@@ -130,16 +133,25 @@ def _parts(edges: Sequence[tuple[int, int]], timeout: float) -> list[_Part]:
     if not distinct:
         return []
     short = _without_longest([(number[source], number[target]) for source, target in distinct])
-    told = _run(short, timeout)
     parts = []
-    for positions, split in told:
-        rows: dict[float, list[tuple[float, int]]] = {}
-        for vertex, (x, y) in positions:
-            rows.setdefault(y, []).append((x, boxes[vertex] if vertex < len(boxes) else -1 - vertex))
-        layers = [[vertex for _, vertex in sorted(rows[y])] for y in sorted(rows, reverse=True)]
-        named = ([boxes[end] if end < len(boxes) else -1 - end for end in edge] for edge in split)
-        parts.append(_Part(layers, dict(_chains(named))))
+    for layers, split in _run(short, _ranking(short), timeout):
+        most = max(map(max, layers)) + 1
+        name = [*boxes, *range(-1 - len(boxes), -1 - most, -1)]
+        named = ((name[source], name[target]) for source, target in split)
+        parts.append(_Part([[name[vertex] for vertex in layer] for layer in layers], dict(_chains(named))))
     return parts
+
+
+def _ranking(edges: list[tuple[int, int]]) -> str:
+    """How fast-sugiyama finds layers: as low as possible is far the fastest, and all that is needed as a rule.
+
+    Only what leads to nothing would be torn from where it was made, down to the last layer.
+    """
+    height = [0] * (1 + max(max(edge) for edge in edges))
+    for source, target in sorted(edges, key=lambda edge: edge[1], reverse=True):
+        height[source] = max(height[source], height[target] + 1)
+    bends = sum(height[source] - height[target] - 1 for source, target in edges)
+    return "down" if bends <= _FEW_BENDS * len(height) else "minimize"
 
 
 def _without_longest(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -177,7 +189,7 @@ def _without_longest(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [edge for edge in edges if edge not in dropped]
 
 
-def _chains(split: Iterator[list[int]]) -> Iterator[tuple[tuple[int, int], list[int]]]:
+def _chains(split: Iterator[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], list[int]]]:
     """The bends of each edge; a bend has a number below zero, one edge in and one out."""
     onward = {}
     starts = []
@@ -194,16 +206,16 @@ def _chains(split: Iterator[list[int]]) -> Iterator[tuple[tuple[int, int], list[
         yield (source, end), bends
 
 
-_Told = tuple[list[tuple[int, tuple[float, float]]], list[list[int]]]
-"""Of a connected part: each number with its place, and the edges, split at bends."""
+_Told = tuple[list[list[int]], list[tuple[int, int]]]
+"""Of a connected part: its layers, and the edges, split at bends."""
 
 
-def _run(edges: list[tuple[int, int]], timeout: float) -> list[_Told]:
+def _run(edges: list[tuple[int, int]], ranking: str, timeout: float) -> list[_Told]:
     found = importlib.util.find_spec("fast_sugiyama")
     if found is None or found.origin is None:
         raise EngineError("fast-sugiyama, which lays out large drawings, is not installed: pip install fast-sugiyama")
     folder = str(Path(found.origin).parent.parent)
-    command = [sys.executable, "-I", "-S", layout_child.__file__, folder, str(math.ceil(timeout) + 5)]
+    command = [sys.executable, "-I", "-S", layout_child.__file__, folder, str(math.ceil(timeout) + 5), ranking]
     try:
         done = subprocess.run(  # noqa: S603 - our own child
             command, input=json.dumps(edges).encode(), capture_output=True, timeout=timeout, check=False
@@ -247,8 +259,14 @@ class _Drawing:
                 self._x[vertex] + self._width_of(vertex) / 2 for layer in part.layers for vertex in layer
             )
         size = self._place_loose(left, height)
-        boxes = [Point(self._x[box], size.height - self._y[box]) for box in range(len(self._sizes))]
-        return Placement(boxes=boxes, curves=list(self._curves(edges, size.height)), size=size)
+        self._turn_over(size.height)
+        boxes = [Point(self._x[box], self._y[box]) for box in range(len(self._sizes))]
+        return Placement(boxes=boxes, curves=list(self._curves(edges)), size=size)
+
+    def _turn_over(self, height: float) -> None:
+        """Until here heights were counted from above; from here on, as Graphviz does, from below."""
+        self._y = {vertex: height - y for vertex, y in self._y.items()}
+        self._span = {vertex: (height - top, height - bottom) for vertex, (top, bottom) in self._span.items()}
 
     def _width_of(self, vertex: int) -> float:
         return self._sizes[vertex].width if vertex >= 0 else 0.0
@@ -278,19 +296,18 @@ class _Drawing:
             self._y[box] = highest * (number % rows) + highest / 2
         return Size(left + widest * math.ceil(len(loose) / rows), max(height, highest * rows))
 
-    def _curves(self, edges: Sequence[tuple[int, int]], height: float) -> Iterator[Curve]:
+    def _curves(self, edges: Sequence[tuple[int, int]]) -> Iterator[Curve]:
         chains = {edge: bends for part in self._parts for edge, bends in part.chains.items()}
         ports = self._ports(edges, chains)
         for number, (source, target) in enumerate(edges):
             start, end = ports[number]
-            way = [Point(start, self._y[source] + self._sizes[source].height / 2)]
+            way = [Point(start, self._y[source] - self._sizes[source].height / 2)]
             for bend in chains.get((source, target), ()):
                 top, bottom = self._span[bend]
                 way += [Point(self._x[bend], top), Point(self._x[bend], bottom)]
-            tip = Point(end, self._y[target] - self._sizes[target].height / 2)
-            way.append(Point(end, tip.y - ARROW))
-            points = (Point(point.x, height - point.y) for point in _smooth(way))
-            yield Curve(tuple(points), Point(tip.x, height - tip.y))
+            tip = Point(end, self._y[target] + self._sizes[target].height / 2)
+            way.append(Point(end, tip.y + ARROW))
+            yield Curve(tuple(_smooth(way)), tip)
 
     def _ports(
         self, edges: Sequence[tuple[int, int]], chains: Mapping[tuple[int, int], list[int]]
@@ -339,6 +356,10 @@ def _straightened(way: Sequence[Point], tolerance: float) -> list[Point]:
     return [*kept, way[-1]]
 
 
+_Pulls = dict[int, list[tuple[int, float]]]
+"""Of everything: what it wants to stand below or above of, and how much."""
+
+
 class _Columns:
     """Finds for each box a column near its neighbours, and for each long edge one that is straight.
 
@@ -347,51 +368,51 @@ class _Columns:
     """
 
     def __init__(self, part: _Part, width_of: Callable[[int], float]) -> None:
-        self._layers = part.layers
-        self._offsets = [_offsets(layer, width_of) for layer in part.layers]
-        self._above: dict[int, list[tuple[int, float]]] = {}
-        self._below: dict[int, list[tuple[int, float]]] = {}
+        self._layers = [(layer, _offsets(layer, width_of)) for layer in part.layers]
+        self._above: _Pulls = {vertex: [] for layer in part.layers for vertex in layer}
+        self._below: _Pulls = {vertex: [] for vertex in self._above}
         ends = Counter(end for edge in part.chains for end in edge)
         for (source, target), bends in part.chains.items():
-            way = [source, *bends, target]
-            for one, other in pairwise(way):
-                weight = _STRAIGHT if one < 0 and other < 0 else 1.0
-                if ends[source] == 1 or ends[target] == 1:
-                    weight *= _HANGING
-                self._below.setdefault(one, []).append((other, weight))
-                self._above.setdefault(other, []).append((one, weight))
+            hanging = _HANGING if ends[source] == 1 or ends[target] == 1 else 1.0
+            for one, other in pairwise([source, *bends, target]):
+                weight = hanging * _STRAIGHT if one < 0 and other < 0 else hanging
+                self._below[one].append((other, weight))
+                self._above[other].append((one, weight))
+        for pulls in (self._above, self._below):
+            for vertex, neighbours in pulls.items():
+                if not neighbours:
+                    neighbours.append((vertex, _AT_REST))
 
     def find(self) -> dict[int, float]:
         """The middle of everything, in points."""
         x = {
             vertex: offset - offsets[-1] / 2
-            for layer, offsets in zip(self._layers, self._offsets, strict=True)
+            for layer, offsets in self._layers
             for vertex, offset in zip(layer, offsets, strict=True)
         }
-        for sweep in range(_SWEEPS):
-            places = range(len(self._layers)) if sweep % 2 == 0 else range(len(self._layers) - 1, -1, -1)
-            sides = [self._above if sweep % 2 == 0 else self._below]
-            if sweep >= _SWEEPS - 2:
-                sides = [self._above, self._below]
-            for place in places:
-                self._settle(place, x, sides)
+        for _ in range(_ROUNDS):
+            before = list(x.values())
+            self._sweep(x, self._above, self._below)
+            moves = [new - old for new, old in zip(x.values(), before, strict=True)]
+            if max(moves) - min(moves) < _NOTHING:  # all to one side is no move
+                break
+        around = {vertex: above + self._below[vertex] for vertex, above in self._above.items()}
+        self._sweep(x, around, around)
         return x
 
-    def _settle(self, place: int, x: dict[int, float], sides: list[dict[int, list[tuple[int, float]]]]) -> None:
-        """Move one layer as near to its neighbours as order and widths allow."""
-        layer, offsets = self._layers[place], self._offsets[place]
-        wanted = []
-        for vertex, offset in zip(layer, offsets, strict=True):
-            total = moment = 0.0
-            for side in sides:
-                for neighbour, weight in side.get(vertex, ()):
-                    total += weight
-                    moment += weight * x[neighbour]
-            if not total:
-                total, moment = _AT_REST, _AT_REST * x[vertex]
-            wanted.append((moment / total - offset, total))
-        for vertex, offset, column in zip(layer, offsets, _ascending(wanted), strict=True):
-            x[vertex] = column + offset
+    def _sweep(self, x: dict[int, float], down: _Pulls, up: _Pulls) -> None:
+        """Move every layer as near to its neighbours as order and widths allow: down to the last one and up again."""
+        for pulls, layers in ((down, self._layers), (up, reversed(self._layers))):
+            for layer, offsets in layers:
+                wanted = []
+                for vertex, offset in zip(layer, offsets, strict=True):
+                    total = moment = 0.0
+                    for neighbour, weight in pulls[vertex]:
+                        total += weight
+                        moment += weight * x[neighbour]
+                    wanted.append((moment / total - offset, total))
+                for vertex, offset, column in zip(layer, offsets, _ascending(wanted), strict=True):
+                    x[vertex] = column + offset
 
 
 def _offsets(layer: Sequence[int], width_of: Callable[[int], float]) -> list[float]:
@@ -403,20 +424,19 @@ def _offsets(layer: Sequence[int], width_of: Callable[[int], float]) -> list[flo
     return offsets
 
 
-def _ascending(wanted: Sequence[tuple[float, float]]) -> Iterator[float]:
+def _ascending(wanted: Sequence[tuple[float, float]]) -> list[float]:
     """The ascending numbers nearest to those that are wanted, each with its weight, by least squares.
 
-    >>> list(_ascending([(1, 1), (5, 1), (3, 1)]))
+    >>> _ascending([(1, 1), (5, 1), (3, 1)])
     [1.0, 4.0, 4.0]
     """
     pools: list[tuple[float, float, int]] = []
-    for pool in wanted:
-        value, weight, count = *pool, 1
+    for value, weight in wanted:
+        count = 1
         while pools and pools[-1][0] > value:
             before, heavy, many = pools.pop()
-            value = (before * heavy + value * weight) / (heavy + weight)
-            weight += heavy
+            value = (before * heavy + value * weight) / (heavy + weight)  # noqa: PLW2901 - the pool's value
+            weight += heavy  # noqa: PLW2901
             count += many
         pools.append((value, weight, count))
-    for value, _, count in pools:
-        yield from [float(value)] * count
+    return [float(value) for value, _, count in pools for _ in range(count)]

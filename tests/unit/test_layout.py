@@ -66,13 +66,7 @@ def drawings(draw: st.DrawFn) -> tuple[list[Size], list[tuple[int, int]]]:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out without a child process for each example."""
 
-    def run(edges: list[tuple[int, int]], _: float) -> list[object]:
-        from fast_sugiyama import from_edges
-
-        found = from_edges(edges, dummy_vertices=True, dummy_size=1, vertex_spacing=10, ranking_type="minimize")
-        return [(positions, split) for positions, _, _, split in found]
-
-    monkeypatch.setattr(layout, "_run", run)
+    monkeypatch.setattr(layout, "_run", lambda edges, ranking, _: layout_child.layers_of(edges, ranking))
 
 
 @pytest.mark.usefixtures("_in_this_process")
@@ -132,6 +126,13 @@ class TestPlacement:
         links = [placed.boxes[link].x for link in range(3, 60, 3)]
         assert max(links) - min(links) < 30
         assert placed.size.width < 4 * (100 + GAP)
+
+    def test_what_leads_to_nothing_stands_where_it_was_made(self) -> None:
+        """Each link of a long chain has a result that nothing reads: pulled down to the end, all would be long."""
+        edges = [*pairwise(range(200)), *((link, 200 + link) for link in range(200))]
+        placed = place([Size(40, 20)] * 400, edges, timeout=TIME)
+        assert all(len(curve.points) == 4 for curve in placed.curves)
+        assert placed.size.width < 4 * (40 + GAP)
 
     def test_a_box_that_everything_reads_is_no_hindrance(self) -> None:
         """One weight, read by 1,000 steps in a row: half a million bends if all edges went around."""
