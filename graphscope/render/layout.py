@@ -126,20 +126,41 @@ class _Part(NamedTuple):
 
 
 def _parts(edges: Sequence[tuple[int, int]], timeout: float) -> list[_Part]:
-    """Layers of every box that has edges."""
-    distinct = sorted(set(edges))
-    boxes = sorted({end for edge in distinct for end in edge})
-    number = {box: place for place, box in enumerate(boxes)}
-    if not distinct:
-        return []
-    short = _without_longest([(number[source], number[target]) for source, target in distinct])
+    """Layers of every box that has edges.
+
+    Each part is asked for on its own: fast-sugiyama 0.5 gives bends of a second part numbers of its boxes.
+    """
+    asked = []
+    for connected in _connected(_without_longest(sorted(set(edges)))):
+        boxes = sorted({end for edge in connected for end in edge})
+        number = {box: place for place, box in enumerate(boxes)}
+        asked.append((boxes, [(number[source], number[target]) for source, target in connected]))
     parts = []
-    for layers, split in _run(short, _ranking(short), timeout):
-        most = max(map(max, layers)) + 1
-        name = [*boxes, *range(-1 - len(boxes), -1 - most, -1)]
-        named = ((name[source], name[target]) for source, target in split)
-        parts.append(_Part([[name[vertex] for vertex in layer] for layer in layers], dict(_chains(named))))
+    bends = 0
+    told = _run([(numbered, _ranking(numbered)) for _, numbered in asked], timeout)
+    for (boxes, _), (layers, split) in zip(asked, told, strict=True):
+        names = [*boxes, *range(-1 - bends, -2 - bends - max(map(max, layers)), -1)]
+        bends += len(names)
+        named = ((names[source], names[target]) for source, target in split)
+        parts.append(_Part([[names[vertex] for vertex in layer] for layer in layers], dict(_chains(named))))
     return parts
+
+
+def _connected(edges: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """The edges of each connected part."""
+    leader = {end: end for edge in edges for end in edge}
+
+    def lead(box: int) -> int:
+        while leader[box] != box:
+            leader[box] = box = leader[leader[box]]
+        return box
+
+    for source, target in edges:
+        leader[lead(target)] = lead(source)
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for edge in edges:
+        parts.setdefault(lead(edge[0]), []).append(edge)
+    return list(parts.values())
 
 
 def _ranking(edges: list[tuple[int, int]]) -> str:
@@ -160,7 +181,7 @@ def _without_longest(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     A weight that every step of a long loop reads has an edge of every length. What is left out is drawn straight
     across; the shortest edge of each box stays, so that it finds its place. Edges come sorted by their source.
     """
-    depth = [0] * (1 + max(max(edge) for edge in edges))
+    depth = [0] * (1 + max((max(edge) for edge in edges), default=0))
     for source, target in sorted(edges, key=lambda edge: edge[1]):
         depth[target] = max(depth[target], depth[source] + 1)
     height = [depth[-1] + 1] * len(depth)
@@ -207,18 +228,21 @@ def _chains(split: Iterator[tuple[int, int]]) -> Iterator[tuple[tuple[int, int],
 
 
 _Told = tuple[list[list[int]], list[tuple[int, int]]]
-"""Of a connected part: its layers, and the edges, split at bends."""
+"""Of a connected part: its layers, and its edges, split at bends."""
 
 
-def _run(edges: list[tuple[int, int]], ranking: str, timeout: float) -> list[_Told]:
+def _run(parts: list[tuple[list[tuple[int, int]], str]], timeout: float) -> list[_Told]:
+    """Lay out parts, each with how it is ranked."""
+    if not parts:
+        return []
     found = importlib.util.find_spec("fast_sugiyama")
     if found is None or found.origin is None:
         raise EngineError("fast-sugiyama, which lays out large drawings, is not installed: pip install fast-sugiyama")
     folder = str(Path(found.origin).parent.parent)
-    command = [sys.executable, "-I", "-S", layout_child.__file__, folder, str(math.ceil(timeout) + 5), ranking]
+    command = [sys.executable, "-I", "-S", layout_child.__file__, folder, str(math.ceil(timeout) + 5)]
     try:
         done = subprocess.run(  # noqa: S603 - our own child
-            command, input=json.dumps(edges).encode(), capture_output=True, timeout=timeout, check=False
+            command, input=json.dumps(parts).encode(), capture_output=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         raise EngineError(

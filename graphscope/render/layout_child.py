@@ -3,8 +3,9 @@
 A layout holds the GIL and cannot be interrupted, hence a process of its own, as for Graphviz (``engine_child``). It is
 started by its path under ``python -I -S`` and loads nothing of the user's.
 
-Arguments: folder of the fast_sugiyama package, seconds of CPU at most, and how it ranks. The edges come on stdin as a
-JSON list of pairs of numbers from 0 on, with none left out. Told on stdout is what ``layers_of`` finds.
+Arguments: folder of the fast_sugiyama package, and seconds of CPU at most. On stdin stands a JSON list of connected
+parts: the edges of each, pairs of numbers from 0 on with none left out, and the word for how it is ranked. Told on
+stdout is what ``layers_of`` finds for each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 def main(arguments: list[str]) -> int:
     """Lay out one graph."""
-    folder, seconds, ranking = arguments
+    folder, seconds = arguments
     sys.path.append(folder)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -26,13 +27,13 @@ def main(arguments: list[str]) -> int:
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
     except ImportError:  # Windows has none
         pass
-    edges = [tuple(edge) for edge in json.loads(sys.stdin.read())]
-    sys.stdout.write(json.dumps(layers_of(edges, ranking)))
+    told = [layers_of([tuple(edge) for edge in edges], ranking) for edges, ranking in json.loads(sys.stdin.read())]
+    sys.stdout.write(json.dumps(told))
     return 0
 
 
-def layers_of(edges: list[tuple[int, int]], ranking: str) -> list[tuple[list[list[int]], list[tuple[int, int]]]]:
-    """Of each connected part: its layers from above, each from the left, and its edges, split at bends.
+def layers_of(edges: list[tuple[int, int]], ranking: str) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    """Of a connected part: its layers from above, each from the left, and its edges, split at bends.
 
     Numbers beyond the largest are bends. Whole numbers are all that is told: as JSON, places would take longer than
     the layout.
@@ -41,13 +42,11 @@ def layers_of(edges: list[tuple[int, int]], ranking: str) -> list[tuple[list[lis
 
     asked: Any = {"dummy_vertices": True, "dummy_size": 1, "vertex_spacing": 10, "ranking_type": ranking}
     found: Any = fast_sugiyama.from_edges(edges, **asked)
-    parts = []
-    for positions, _, _, split in found:
-        rows: dict[float, list[tuple[float, int]]] = {}
-        for vertex, (x, y) in positions:
-            rows.setdefault(y, []).append((x, vertex))
-        parts.append(([[vertex for _, vertex in sorted(rows[y])] for y in sorted(rows, reverse=True)], split))
-    return parts
+    ((positions, _, _, split),) = found
+    rows: dict[float, list[tuple[float, int]]] = {}
+    for vertex, (x, y) in positions:
+        rows.setdefault(y, []).append((x, vertex))
+    return [[vertex for _, vertex in sorted(rows[y])] for y in sorted(rows, reverse=True)], split
 
 
 if __name__ == "__main__":

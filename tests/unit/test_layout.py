@@ -66,7 +66,7 @@ def drawings(draw: st.DrawFn) -> tuple[list[Size], list[tuple[int, int]]]:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out without a child process for each example."""
 
-    monkeypatch.setattr(layout, "_run", lambda edges, ranking, _: layout_child.layers_of(edges, ranking))
+    monkeypatch.setattr(layout, "_run", lambda parts, _: [layout_child.layers_of(*part) for part in parts])
 
 
 @pytest.mark.usefixtures("_in_this_process")
@@ -126,6 +126,12 @@ class TestPlacement:
         links = [placed.boxes[link].x for link in range(3, 60, 3)]
         assert max(links) - min(links) < 30
         assert placed.size.width < 4 * (100 + GAP)
+
+    def test_bends_of_a_second_part_are_no_boxes(self) -> None:
+        edges = [(0, 1), (2, 3), (3, 4), (4, 5), (2, 5)]
+        placed = place([Size(40, 20)] * 6, edges, timeout=TIME)
+        assert len(set(placed.boxes)) == 6
+        assert len({point.y for point in placed.boxes[2:]}) == 4
 
     def test_what_leads_to_nothing_stands_where_it_was_made(self) -> None:
         """Each link of a long chain has a result that nothing reads: pulled down to the end, all would be long."""
