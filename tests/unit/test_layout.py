@@ -1,4 +1,4 @@
-"""Large drawings: layers from fast-sugiyama, columns and curves from here, Graphviz draws."""
+"""Large drawings: layers from fast-sugiyama, columns and curves from here; how they are drawn."""
 
 from __future__ import annotations
 
@@ -227,11 +227,18 @@ def test_a_large_drawing_is_laid_out_fast(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(picture, "draw", remember)
     for length, engine in ((10, "auto"), (picture.LARGE, "auto"), (picture.LARGE, "dot"), (10, "fast")):
-        to_picture(chain(length // 2), "svg", engine=Engine(engine))
+        to_picture(chain(length // 2), "png", engine=Engine(engine))
     assert drawn == ["dot", "nop2", "dot", "nop2"]
+    for engine in ("auto", "fast"):
+        assert b"<svg" in to_picture(chain(picture.LARGE // 2), "svg", engine=Engine(engine))
+    assert len(drawn) == 4, "a large SVG needs no Graphviz"
+    for format in ("svg", "png"):
+        to_picture(chain(picture.LARGE // 2), format, engine=Engine.BUNDLED)
+    assert drawn[4:] == ["nop2", "nop2"], "but gets one that is asked for"
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    to_picture(chain(picture.LARGE // 2), "svg")
-    assert drawn[-1] == "dot", "dot is tried where fast-sugiyama is missing"
+    for format in ("svg", "png"):
+        to_picture(chain(picture.LARGE // 2), format)
+    assert drawn[6:] == ["dot", "dot"], "dot is tried where fast-sugiyama is missing"
 
 
 def test_a_thousand_boxes_take_seconds() -> None:
