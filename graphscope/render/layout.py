@@ -44,8 +44,6 @@ _MOST_BENDS_IN_ALL = 20_000
 """Of a drawing: 16,000 boxes in 11,000 layers took 8 s with 1,000 bends, 17 s with 20,000."""
 _MOST_BENDS = 200
 """Of one edge; Graphviz reads no text of more than 16,384 characters."""
-_FEW_BENDS = 2
-"""For each box."""
 _BEND = 0.5
 """How far a curve keeps its direction at both ends, as a share of the way between two layers."""
 
@@ -137,7 +135,7 @@ def _parts(edges: Sequence[tuple[int, int]], timeout: float) -> list[_Part]:
         asked.append((boxes, [(number[source], number[target]) for source, target in connected]))
     parts = []
     bends = 0
-    told = _run([(numbered, _ranking(numbered)) for _, numbered in asked], timeout)
+    told = _run([numbered for _, numbered in asked], timeout)
     for (boxes, _), (layers, split) in zip(asked, told, strict=True):
         names = [*boxes, *range(-1 - bends, -2 - bends - max(map(max, layers)), -1)]
         bends += len(names)
@@ -161,18 +159,6 @@ def _connected(edges: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
     for edge in edges:
         parts.setdefault(lead(edge[0]), []).append(edge)
     return list(parts.values())
-
-
-def _ranking(edges: list[tuple[int, int]]) -> str:
-    """How fast-sugiyama finds layers: as low as possible is far the fastest, and all that is needed as a rule.
-
-    Only what leads to nothing would be torn from where it was made, down to the last layer.
-    """
-    height = [0] * (1 + max(max(edge) for edge in edges))
-    for source, target in sorted(edges, key=lambda edge: edge[1], reverse=True):
-        height[source] = max(height[source], height[target] + 1)
-    bends = sum(height[source] - height[target] - 1 for source, target in edges)
-    return "down" if bends <= _FEW_BENDS * len(height) else "minimize"
 
 
 def _without_longest(edges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -231,8 +217,7 @@ _Told = tuple[list[list[int]], list[tuple[int, int]]]
 """Of a connected part: its layers, and its edges, split at bends."""
 
 
-def _run(parts: list[tuple[list[tuple[int, int]], str]], timeout: float) -> list[_Told]:
-    """Lay out parts, each with how it is ranked."""
+def _run(parts: list[list[tuple[int, int]]], timeout: float) -> list[_Told]:
     if not parts:
         return []
     found = importlib.util.find_spec("fast_sugiyama")

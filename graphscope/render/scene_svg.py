@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from graphscope.garbage import collection_paused
 from graphscope.model import GraphData
 from graphscope.render.dot import DotOptions, page_title
 from graphscope.render.escape import to_markup
@@ -44,6 +45,7 @@ _PREFIX = "\0"
 """Stands for the beginning of ids until everything is written; XML knows no such letter, and no text has it."""
 
 
+@collection_paused()
 def to_svg(data: GraphData, options: DotOptions | None = None, *, timeout: float) -> bytes:
     """A graph as SVG, placed by fast-sugiyama and drawn without Graphviz. The same graph gives the same bytes.
 

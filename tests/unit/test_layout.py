@@ -66,7 +66,7 @@ def drawings(draw: st.DrawFn) -> tuple[list[Size], list[tuple[int, int]]]:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out without a child process for each example."""
 
-    monkeypatch.setattr(layout, "_run", lambda parts, _: [layout_child.layers_of(*part) for part in parts])
+    monkeypatch.setattr(layout, "_run", lambda parts, _: [layout_child.layers_of(part) for part in parts])
 
 
 @pytest.mark.usefixtures("_in_this_process")
