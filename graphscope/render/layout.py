@@ -1,4 +1,4 @@
-"""Where things stand in a large drawing: layers and order by fast-sugiyama, the rest here, and Graphviz only draws.
+"""Where things stand in a large drawing: layers and order by fast-sugiyama, the rest here.
 
 ``dot`` is worse than linear: it takes 34 s for 3,300 boxes. fast-sugiyama (github.com/austinorr/fast-sugiyama) finds
 layers and an order with few crossings in a fraction of a second, but takes all boxes for equally wide; so columns are
@@ -39,7 +39,7 @@ _AT_REST = 0.00001
 _NOTHING = 0.5
 """Points to the side that nobody sees."""
 _MOST_BENDS_IN_ALL = 20_000
-"""Of a drawing: 16,000 boxes in 11,000 layers took 8 s with 1,000 bends, 17 s with 20,000."""
+"""Of a drawing. An LSTM over 40 steps, with 1,251 boxes, has that many and takes a second; most have few."""
 _MOST_BENDS = 200
 """Of one edge; Graphviz reads no text of more than 16,384 characters."""
 _BEND = 0.5

@@ -32,7 +32,7 @@ def to_picture(
         data: the graph, or a view of it.
         format: ``svg``, ``png`` or ``pdf``.
         options: how to draw.
-        engine: who lays out and draws.
+        engine: who lays out and draws; a large SVG is drawn without Graphviz unless one is named.
         timeout: seconds for all of it.
 
     Raises:

@@ -67,7 +67,7 @@ def to_svg(data: GraphData, options: DotOptions | None = None, *, timeout: float
     body = [
         f'<g id="{_PREFIX}-graph0" class="graph">\n{_ground(corner, page, brush.palette)}\n',
         *_drawn(scene, brush),
-        *([f"{_title(title, Point(middle, -1.2 * _HEAD), brush.palette)}\n"] if title else []),
+        _text(Point(middle, -1.2 * _HEAD), title, brush.heading) if title else "",
         f'<g class="legend" transform="translate({middle - room.width / 2:.1f} {height + _PAD:.1f})">\n{caption}</g>\n',
         "</g>\n</svg>\n",
     ]
@@ -92,10 +92,6 @@ def _finished(body: str, corner: Point, page: Size, brush: _Brush, spoken: tuple
 def _ground(corner: Point, page: Size, palette: Palette) -> str:
     place = f'x="{corner.x:.2f}" y="{corner.y:.2f}" width="{page.width:.2f}" height="{page.height:.2f}"'
     return f'<rect fill="{palette.background}" {place}/>'
-
-
-def _title(title: str, place: Point, palette: Palette) -> str:
-    return _text(place, title, f' font-size="{_HEAD:g}" font-weight="bold" fill="{palette.text}"')
 
 
 def _drawn(scene: Scene, brush: _Brush) -> Iterator[str]:
@@ -133,6 +129,7 @@ class _Brush:
     def __init__(self, palette: Palette) -> None:
         self.palette = palette
         self.usual = palette.looks[Look.TRACKED].muted
+        self.heading = f' font-size="{_HEAD:g}" font-weight="bold" fill="{palette.text}"'
         self.pens: dict[Look | None, _Pen] = {look: self._pen(look) for look in Look}
         stub = f' fill="none" stroke="{palette.edges[EdgeLook.CUT]}" stroke-width="0.8"{_DASHES["dashed"]}'
         self.pens[None] = _Pen(stub, "", is_rounded=False, title="", details=f' font-size="{CAPTION:g}"')

@@ -187,6 +187,12 @@ def test_what_is_hidden_is_told() -> None:
     assert "operation that autograd recorded" not in list(texts(to_svg(data, quiet, timeout=TIME)))
 
 
+def test_nothing_is_an_empty_page() -> None:
+    root = read(graph([], []), DotOptions())
+    assert not parts(root)
+    assert (root.findtext(f"{SVG}desc") or "").startswith("0 nodes")
+
+
 def test_the_same_graph_gives_the_same_bytes_in_every_process() -> None:
     program = (
         "import sys; from tests.unit import graphs; from graphscope.render.scene_svg import to_svg\n"
