@@ -95,10 +95,14 @@ def to_dot(data: GraphData, options: DotOptions | None = None) -> graphviz.Digra
     return graphviz.Digraph("graphscope", body=body)
 
 
+def page_title(options: DotOptions) -> str:
+    """What a drawing is called, whether that stands above it or not."""
+    return visible("autograd graph" if options.title is None else options.title)
+
+
 def default_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterator[str]:
     """What holds for all boxes and edges that say nothing else."""
-    title = visible("autograd graph" if options.title is None else options.title)
-    tooltip = to_tooltip(f"{title}\n{describe(data)}")
+    tooltip = to_tooltip(f"{page_title(options)}\n{describe(data)}")
     yield (
         f'\tgraph [rankdir={options.rankdir} bgcolor="{palette.background}" fontcolor="{palette.text}" fontname={FONT}'
         f" fontsize=9 nodesep=0.3 ranksep=0.35 pad=0.2 tooltip={tooltip}]\n"

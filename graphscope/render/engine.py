@@ -1,4 +1,4 @@
-"""DOT to SVG, PNG or PDF: the one place where Graphviz runs.
+"""DOT to SVG, PNG or PDF: the one place where Graphviz runs. Large SVG does without it, see ``scene_svg``.
 
 Bundled: the Graphviz 14 inside the ``pygraphviz`` wheel, so that no system program is needed. System: a ``dot``
 found on PATH. Either runs in a child process with a time limit, and is gone when the caller is interrupted.

@@ -20,7 +20,7 @@ LINE_LIMIT = 46
 COLUMN_LIMIT = 5
 """Most entries in one column; more stand in two, and a wide drawing has one more."""
 
-_EDGE_SAMPLES = {EdgeLook.FLOWS: "───►", EdgeLook.DEAD: "· · · ►", EdgeLook.CUT: "– – ►"}
+EDGE_SAMPLES = {EdgeLook.FLOWS: "───►", EdgeLook.DEAD: "· · · ►", EdgeLook.CUT: "– – ►"}
 
 
 def wrap(text: str) -> str:
@@ -41,27 +41,31 @@ def _broken(line: str) -> str:
 
 def to_caption(data: GraphData, palette: Palette, entries: Sequence[str], *, wide: bool) -> str:
     """The inside of a label: the entries of the legend, what is hidden, what must be known. May be empty."""
-    columns = 1 + (len(entries) > COLUMN_LIMIT) + wide
+    columns = column_count(len(entries), wide=wide)
     rows = [*_rows(entries, columns)]
     span = f'<td align="left" colspan="{3 * columns}">'
-    rows += [
-        f'<tr>{span}<font color="{palette.muted}">{_lines(sentence)}</font></td></tr>' for sentence in _sentences(data)
-    ]
+    rows += [f'<tr>{span}<font color="{palette.muted}">{_lines(told)}</font></td></tr>' for told in sentences(data)]
     if not rows:
         return ""
     space = f'<tr><td height="8" colspan="{3 * columns}"></td></tr>'
     return f'<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{space}{"".join(rows)}</table>'
 
 
-def _sentences(data: GraphData) -> Iterator[str]:
+def column_count(entries: int, *, wide: bool) -> int:
+    """How many columns that many entries stand in."""
+    return 1 + (entries > COLUMN_LIMIT) + wide
+
+
+def sentences(data: GraphData) -> Iterator[str]:
+    """What is hidden, and what must be known, in lines fit to be seen."""
+    told = [*data.view.notes, *data.notices]
     if data.view.hidden:
-        yield f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here"
-    yield from data.view.notes
-    yield from data.notices
+        told.insert(0, f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here")
+    yield from (wrap(visible(sentence)) for sentence in told)
 
 
 def _lines(sentence: str) -> str:
-    return to_label(wrap(visible(sentence))).replace("\n", '<br align="left"/>') + '<br align="left"/>'
+    return to_label(sentence).replace("\n", '<br align="left"/>') + '<br align="left"/>'
 
 
 def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
@@ -73,16 +77,20 @@ def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
 
 def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[str]:
     """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
-    looks = {look_of(node, data.view) for node in data.nodes}
+    return to_entries(*used_looks(data, stubs=stubs), palette)
+
+
+def used_looks(data: GraphData, *, stubs: bool) -> tuple[set[Look], set[EdgeLook]]:
+    """The looks of nodes and of edges that a drawing uses."""
     edge_looks = {edge_look(edge, data) for edge in data.edges} | ({EdgeLook.CUT} if stubs else set())
-    return to_entries(looks, edge_looks, palette)
+    return {look_of(node, data.view) for node in data.nodes}, edge_looks
 
 
 def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palette: Palette) -> list[str]:
     """The cells of a table row for each: a mark, and what it means."""
     boxes = [f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>' for look in Look if look in looks]
     arrows = [
-        f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
+        f'<td><font color="{palette.edges[kind]}">{EDGE_SAMPLES[kind]}</font></td>'
         f'<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
         for kind in EdgeLook
         if kind in edge_looks

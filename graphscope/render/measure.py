@@ -28,7 +28,7 @@ _BOLD = (
 _WIDE = 1000
 _OTHER = 620
 """Of what is not ASCII and not wide: marks, Greek, accented letters; rather too much than too little."""
-_LINE = 1.16
+LINE = 1.16
 """Height of a line, as a multiple of the size."""
 
 
@@ -39,7 +39,6 @@ class Size(NamedTuple):
     height: float
 
 
-@lru_cache(maxsize=4096)
 def _width_of(letter: str, *, bold: bool) -> int:
     place = ord(letter) - _FIRST
     table = _BOLD if bold else _REGULAR
@@ -59,5 +58,10 @@ def text_size(text: str, size: float, *, bold: bool = False) -> Size:
     23.2
     """
     lines = text.split("\n")
-    width = max(sum(_width_of(letter, bold=bold) for letter in line) for line in lines)
-    return Size(width * size / 1000, round(len(lines) * size * _LINE, 2))
+    width = max([_line_width(line, bold=bold) for line in lines])
+    return Size(width * size / 1000, round(len(lines) * size * LINE, 2))
+
+
+@lru_cache(maxsize=4096)
+def _line_width(line: str, *, bold: bool) -> int:
+    return sum([_width_of(letter, bold=bold) for letter in line])

@@ -1,4 +1,7 @@
-"""A graph to a picture: small ones are laid out by Graphviz's ``dot``, large ones by fast-sugiyama."""
+"""A graph to a picture: small ones are laid out by Graphviz's ``dot``, large ones by fast-sugiyama.
+
+Large SVG is written here; for pixels and pages Graphviz draws what has been placed.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import time
 
 from graphscope.model import GraphData
 from graphscope.render.dot import DotOptions, to_dot
-from graphscope.render.engine import DEFAULT_TIMEOUT, Engine, draw
+from graphscope.render.engine import DEFAULT_TIMEOUT, Engine, Format, draw
 from graphscope.render.placed import LAYOUT, to_placed_dot
+from graphscope.render.scene_svg import to_svg
 
 LARGE = 800
 """Boxes from which on ``dot`` takes seconds: 850 take one, 1,700 six, 3,300 thirty-four."""
@@ -28,7 +32,7 @@ def to_picture(
         data: the graph, or a view of it.
         format: ``svg``, ``png`` or ``pdf``.
         options: how to draw.
-        engine: who lays out and draws.
+        engine: who lays out and draws; a large SVG is drawn without Graphviz unless one is named.
         timeout: seconds for all of it.
 
     Raises:
@@ -37,6 +41,8 @@ def to_picture(
     """
     if not _is_placed_first(data, engine):
         return draw(str(to_dot(data, options).source), format, engine=engine, timeout=timeout)
+    if format == Format.SVG and engine in {Engine.AUTO, Engine.FAST}:
+        return to_svg(data, options, timeout=timeout)
     begin = time.monotonic()
     source = str(to_placed_dot(data, options, timeout=timeout).source)
     left = max(timeout - (time.monotonic() - begin), 1.0)

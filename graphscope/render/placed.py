@@ -1,4 +1,4 @@
-"""DOT with a place for everything: a large drawing that Graphviz's ``nop2`` only has to draw."""
+"""DOT with a place for everything: a large drawing that Graphviz's ``nop2`` only has to draw, as PNG or PDF."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from graphscope.render.fonts import FAMILIES
 
@@ -111,6 +111,14 @@ def _make_rectangle(path: ET.Element) -> None:
     facts = left, top, max(across) - left, max(down) - top, radius
     path.tag = f"{{{_SVG}}}rect"
     path.attrib.update(zip(("x", "y", "width", "height", "rx"), (f"{fact:.2f}" for fact in facts), strict=True))
+
+
+def open_svg(attributes: Mapping[str, str], prefix: str, title: str, description: str) -> str:
+    """The beginning of an SVG that is written by hand, up to its description: as ``finish_svg`` makes it."""
+    root = ET.Element(f"{{{_SVG}}}svg", dict(attributes))
+    _introduce(root, prefix, title, description)
+    ET.register_namespace("", _SVG)
+    return ET.tostring(root, encoding="unicode").removesuffix("</svg>")
 
 
 def _introduce(root: ET.Element, prefix: str, title: str, description: str) -> None:

@@ -1,4 +1,4 @@
-"""Large drawings: layers from fast-sugiyama, columns and curves from here, Graphviz draws."""
+"""Large drawings: layers from fast-sugiyama, columns and curves from here; how they are drawn."""
 
 from __future__ import annotations
 
@@ -66,13 +66,7 @@ def drawings(draw: st.DrawFn) -> tuple[list[Size], list[tuple[int, int]]]:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out without a child process for each example."""
 
-    def run(edges: list[tuple[int, int]], _: float) -> list[object]:
-        from fast_sugiyama import from_edges
-
-        found = from_edges(edges, dummy_vertices=True, dummy_size=1, vertex_spacing=10, ranking_type="minimize")
-        return [(positions, split) for positions, _, _, split in found]
-
-    monkeypatch.setattr(layout, "_run", run)
+    monkeypatch.setattr(layout, "_run", lambda parts, _: [layout_child.layers_of(part) for part in parts])
 
 
 @pytest.mark.usefixtures("_in_this_process")
@@ -132,6 +126,19 @@ class TestPlacement:
         links = [placed.boxes[link].x for link in range(3, 60, 3)]
         assert max(links) - min(links) < 30
         assert placed.size.width < 4 * (100 + GAP)
+
+    def test_bends_of_a_second_part_are_no_boxes(self) -> None:
+        edges = [(0, 1), (2, 3), (3, 4), (4, 5), (2, 5)]
+        placed = place([Size(40, 20)] * 6, edges, timeout=TIME)
+        assert len(set(placed.boxes)) == 6
+        assert len({point.y for point in placed.boxes[2:]}) == 4
+
+    def test_what_leads_to_nothing_stands_where_it_was_made(self) -> None:
+        """Each link of a long chain has a result that nothing reads: pulled down to the end, all would be long."""
+        edges = [*pairwise(range(200)), *((link, 200 + link) for link in range(200))]
+        placed = place([Size(40, 20)] * 400, edges, timeout=TIME)
+        assert all(len(curve.points) == 4 for curve in placed.curves)
+        assert placed.size.width < 4 * (40 + GAP)
 
     def test_a_box_that_everything_reads_is_no_hindrance(self) -> None:
         """One weight, read by 1,000 steps in a row: half a million bends if all edges went around."""
@@ -220,11 +227,18 @@ def test_a_large_drawing_is_laid_out_fast(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(picture, "draw", remember)
     for length, engine in ((10, "auto"), (picture.LARGE, "auto"), (picture.LARGE, "dot"), (10, "fast")):
-        to_picture(chain(length // 2), "svg", engine=Engine(engine))
+        to_picture(chain(length // 2), "png", engine=Engine(engine))
     assert drawn == ["dot", "nop2", "dot", "nop2"]
+    for engine in ("auto", "fast"):
+        assert b"<svg" in to_picture(chain(picture.LARGE // 2), "svg", engine=Engine(engine))
+    assert len(drawn) == 4, "a large SVG needs no Graphviz"
+    for format in ("svg", "png"):
+        to_picture(chain(picture.LARGE // 2), format, engine=Engine.BUNDLED)
+    assert drawn[4:] == ["nop2", "nop2"], "but gets one that is asked for"
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    to_picture(chain(picture.LARGE // 2), "svg")
-    assert drawn[-1] == "dot", "dot is tried where fast-sugiyama is missing"
+    for format in ("svg", "png"):
+        to_picture(chain(picture.LARGE // 2), format)
+    assert drawn[6:] == ["dot", "dot"], "dot is tried where fast-sugiyama is missing"
 
 
 def test_a_thousand_boxes_take_seconds() -> None:
