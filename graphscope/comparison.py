@@ -114,12 +114,15 @@ class Comparison:
         from graphscope.notebook import bundle
         from graphscope.render.compare_dot import LAYOUT
         from graphscope.render.compare_terminal import render
+        from graphscope.render.engine import draw
         from graphscope.render.terminal_lines import LineOptions
 
+        def picture(timeout: float, prefix: str) -> bytes:
+            return draw(str(self.to_dot().source), "svg", timeout=timeout, layout=LAYOUT, id_prefix=prefix)
+
         return bundle(
-            lambda: str(self.to_dot().source),
+            picture,
             lambda width: render(self._compared, LineOptions(width=width)),
-            layout=LAYOUT,
             include=include,
             exclude=exclude,
         )

@@ -16,8 +16,7 @@ from typing import Any
 
 from graphscope.errors import EngineError
 from graphscope.model import GraphData
-from graphscope.render.dot import to_dot
-from graphscope.render.engine import draw
+from graphscope.render.picture import to_picture
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions, render
 
 SVG, PLAIN = "image/svg+xml", "text/plain"
@@ -59,7 +58,7 @@ def mimebundle(
         The ids inside a picture occur in no other picture of the process, so that several fit on one page.
     """
     return bundle(
-        lambda: str(to_dot(data).source),
+        lambda timeout, prefix: to_picture(data, "svg", timeout=timeout, id_prefix=prefix),
         lambda width: render(data, TerminalOptions(width=width)),
         include=include,
         exclude=exclude,
@@ -67,19 +66,17 @@ def mimebundle(
 
 
 def bundle(
-    source: Callable[[], str],
+    picture: Callable[[float, str], bytes],
     text: Callable[[int], str],
     *,
-    layout: str = "dot",
     include: Iterable[str] | None = None,
     exclude: Iterable[str] | None = None,
 ) -> dict[str, str]:
     """As ``mimebundle``, of whatever has a picture and a text.
 
     Args:
-        source: makes the DOT text.
+        picture: makes the SVG, within so many seconds, all ids beginning as given.
         text: makes the plain text, so many cells wide.
-        layout: Graphviz's name of the layout.
         include: as in ``mimebundle``.
         exclude: as in ``mimebundle``.
     """
@@ -90,20 +87,15 @@ def bundle(
     found: dict[str, str] = {}
     reason = ""
     if SVG in wanted:
+        digest = hashlib.sha256(text(TEXT_WIDTH).encode("utf-8", "backslashreplace")).hexdigest()[:8]
         try:
-            found[SVG] = _to_svg(source(), layout)
+            found[SVG] = picture(TIME_LIMIT, f"g{digest}-{next(_numbers)}").decode()
         except (EngineError, OSError) as error:
             reason = f"No picture: {error}\n\n"
             wanted.add(PLAIN)
     if PLAIN in wanted:
         found[PLAIN] = reason + _to_plain(text)
     return found
-
-
-def _to_svg(source: str, layout: str) -> str:
-    digest = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-    prefix = f"g{digest}-{next(_numbers)}"
-    return draw(source, "svg", timeout=TIME_LIMIT, layout=layout, id_prefix=prefix).decode()
 
 
 def _to_plain(text: Callable[[int], str]) -> str:

@@ -25,6 +25,7 @@ def to_picture(
     *,
     engine: Engine = Engine.AUTO,
     timeout: float = DEFAULT_TIMEOUT,
+    id_prefix: str | None = None,
 ) -> bytes:
     """A graph as SVG, PNG or PDF. All nodes are drawn; what is to be drawn is a matter of ``transforms``.
 
@@ -34,19 +35,20 @@ def to_picture(
         options: how to draw.
         engine: who lays out and draws; a large SVG is drawn without Graphviz unless one is named.
         timeout: seconds for all of it.
+        id_prefix: begins the ids in an SVG; made of its content by default.
 
     Raises:
         FormatError: for another format.
         EngineError: if something needed is missing, fails, or takes longer than ``timeout``.
     """
     if not _is_placed_first(data, engine):
-        return draw(str(to_dot(data, options).source), format, engine=engine, timeout=timeout)
+        return draw(str(to_dot(data, options).source), format, engine=engine, timeout=timeout, id_prefix=id_prefix)
     if format == Format.SVG and engine in {Engine.AUTO, Engine.FAST}:
-        return to_svg(data, options, timeout=timeout)
+        return to_svg(data, options, timeout=timeout, id_prefix=id_prefix)
     begin = time.monotonic()
     source = str(to_placed_dot(data, options, timeout=timeout).source)
     left = max(timeout - (time.monotonic() - begin), 1.0)
-    return draw(source, format, engine=engine, timeout=left, layout=LAYOUT)
+    return draw(source, format, engine=engine, timeout=left, layout=LAYOUT, id_prefix=id_prefix)
 
 
 def _is_placed_first(data: GraphData, engine: Engine) -> bool:

@@ -46,8 +46,16 @@ _PREFIX = "\0"
 
 
 @collection_paused()
-def to_svg(data: GraphData, options: DotOptions | None = None, *, timeout: float) -> bytes:
+def to_svg(
+    data: GraphData, options: DotOptions | None = None, *, timeout: float, id_prefix: str | None = None
+) -> bytes:
     """A graph as SVG, placed by fast-sugiyama and drawn without Graphviz. The same graph gives the same bytes.
+
+    Args:
+        data: the graph, or a view of it.
+        options: how to draw.
+        timeout: seconds for the layout.
+        id_prefix: begins every id; made of the content by default.
 
     Raises:
         EngineError: if the layout fails or takes longer than ``timeout`` seconds.
@@ -71,11 +79,12 @@ def to_svg(data: GraphData, options: DotOptions | None = None, *, timeout: float
         f'<g class="legend" transform="translate({middle - room.width / 2:.1f} {height + _PAD:.1f})">\n{caption}</g>\n',
         "</g>\n</svg>\n",
     ]
-    return _finished("".join(body), corner, page, brush, (page_title(options), describe(data)))
+    spoken = page_title(options), describe(data)
+    return _finished("".join(body), _facts(corner, page, brush), spoken, id_prefix)
 
 
-def _finished(body: str, corner: Point, page: Size, brush: _Brush, spoken: tuple[str, str]) -> bytes:
-    facts = {
+def _facts(corner: Point, page: Size, brush: _Brush) -> dict[str, str]:
+    return {
         "width": f"{page.width:.0f}pt",
         "height": f"{page.height:.0f}pt",
         "viewBox": f"{corner.x:.2f} {corner.y:.2f} {page.width:.2f} {page.height:.2f}",
@@ -84,7 +93,10 @@ def _finished(body: str, corner: Point, page: Size, brush: _Brush, spoken: tuple
         "text-anchor": "middle",
         "xml:space": "preserve",
     }
-    prefix = f"g{hashlib.sha256(body.encode('utf-8', 'backslashreplace')).hexdigest()[:10]}"
+
+
+def _finished(body: str, facts: dict[str, str], spoken: tuple[str, str], prefix: str | None) -> bytes:
+    prefix = prefix or f"g{hashlib.sha256(body.encode('utf-8', 'backslashreplace')).hexdigest()[:10]}"
     text = open_svg(facts, prefix, *spoken) + body.replace(_PREFIX, prefix)
     return text.encode("utf-8", "backslashreplace")
 

@@ -14,6 +14,7 @@ import torch
 import graphscope
 from graphscope import notebook
 from graphscope.errors import EngineError, InputError
+from graphscope.model import GraphData
 from graphscope.notebook import PLAIN, SVG, mimebundle
 from tests.unit import graphs
 
@@ -23,14 +24,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Prefixes of the pictures asked for; none is really drawn."""
     asked: list[str] = []
 
-    def draw(source: str, format: str, *, timeout: float, layout: str, id_prefix: str) -> bytes:
-        assert source.startswith("digraph")
-        assert (format, layout) == ("svg", "dot")
+    def to_picture(data: GraphData, format: str, *, timeout: float, id_prefix: str) -> bytes:
+        assert data.nodes
+        assert format == "svg"
         assert 0 < timeout <= 60
         asked.append(id_prefix)
         return b"<svg/>"
 
-    monkeypatch.setattr(notebook, "draw", draw)
+    monkeypatch.setattr(notebook, "to_picture", to_picture)
     return asked
 
 
@@ -74,6 +75,18 @@ def test_same_graph_twice_shares_no_id() -> None:
     assert not set(first) & set(second)
 
 
+def test_a_large_flat_graph_has_a_picture_in_time_with_ids_of_its_own() -> None:
+    z = torch.ones(2, requires_grad=True)
+    for _ in range(1000):
+        z = z * 1.5
+    graph = graphscope.walk(z).fold("full")
+    first, second = (mimebundle(graph.drawn, include=[SVG])[SVG] for _ in range(2))
+    assert first.count('class="node ') == 1002
+    ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in (first, second)]
+    assert len(ids[0]) > 2000
+    assert ids[0].isdisjoint(ids[1])
+
+
 def test_every_picture_has_its_own_prefix(drawn: list[str]) -> None:
     for data in (graphs.addition(), graphs.addition(), graphs.top_k()):
         mimebundle(data)
@@ -88,7 +101,7 @@ def test_text_and_reason_where_drawing_fails(
     def fail(*_: object, **__: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(notebook, "draw", fail)
+    monkeypatch.setattr(notebook, "to_picture", fail)
     bundle = mimebundle(graphs.addition(), include=include)
     assert set(bundle) == {PLAIN}
     assert bundle[PLAIN].startswith(f"No picture: {error}\n\n")
