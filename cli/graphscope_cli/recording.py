@@ -1,4 +1,4 @@
-"""Record the user's program from the moment that it has torch."""
+"""Record the user's program from the moment that it has torch, or on fake tensors from the moment that it is called."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 from graphscope_cli.script import when_torch_is_there
 
 if TYPE_CHECKING:
+    from graphscope.capture.fake import FakeRun
     from graphscope.capture.record import Recorded
+    from graphscope.model import GraphData
 
 
 class LiveRecording:
-    """Begins when the program imports torch, if a recording is wanted at all."""
+    """Begins when the program imports torch, if a recording is wanted at all; a fake one, when something is called."""
 
-    def __init__(self, base: Path, *, wanted: bool) -> None:
+    def __init__(self, base: Path, *, wanted: bool, fake: bool = False) -> None:
         """Take the folder that files are told from."""
         self.recorded: Recorded | None = None
-        self._base = base
+        self.base = base
+        self.fake = fake
+        self._run: FakeRun | None = None
         self._wanted = wanted
         self._active = contextlib.ExitStack()
 
@@ -31,7 +35,7 @@ class LiveRecording:
 
             recorder = Recorder()
             self._active.enter_context(recorder.active())
-            self.recorded = Recorded(recorder, self._base)
+            self.recorded = Recorded(recorder, self.base)
 
     def rest(self) -> None:
         """Nothing more is needed of what runs."""
@@ -46,5 +50,31 @@ class LiveRecording:
             also()
             self.begin()
 
-        with self._active, when_torch_is_there(begin):
+        with self._active, contextlib.nullcontext() if self.fake else when_torch_is_there(begin):
             yield
+
+    @contextlib.contextmanager
+    def calling(self, value: object) -> Iterator[None]:
+        """The block calls what a name stands for; on fake tensors, if those are wanted.
+
+        The file that the name is in has run before, as always: what is made in it is not fake, and stood in for.
+        """
+        if not self.fake:
+            yield
+            return
+        from graphscope.capture.fake import FakeRun, used_by
+
+        self._run = FakeRun()
+        with self._run.active(used_by(value)), contextlib.ExitStack() as self._active:
+            self.begin()
+            yield
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """While a graph is made: after a fake run, modules show the tensors that stood in for theirs."""
+        with self._run.named() if self._run is not None else contextlib.nullcontext():
+            yield
+
+    def told(self, data: GraphData) -> GraphData:
+        """The graph; that its tensors are fake is said in it."""
+        return data if self._run is None else self._run.told_of(data)

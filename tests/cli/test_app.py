@@ -89,7 +89,18 @@ def test_help_tells_every_option_and_imports_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "helps.py", program)
     done = python(tmp_path, "helps.py", environment={"COLUMNS": "200"})
     assert done.stderr.splitlines()[-1] == "imported []"
-    for option in ("--output", "--at", "--stop", "--input", "--root", "--names", "--depth", "--show", "--engine"):
+    for option in (
+        "--output",
+        "--at",
+        "--stop",
+        "--input",
+        "--fake",
+        "--root",
+        "--names",
+        "--depth",
+        "--show",
+        "--engine",
+    ):
         assert option in done.stdout
     assert f"graphscope {__version__}\n" in done.stdout
 
