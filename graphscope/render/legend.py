@@ -95,7 +95,8 @@ def _box(look: Look, palette: Palette) -> str:
     form, colours = FORMS[look], palette.looks[look]
     style = ",".join([*(["rounded"] if form.rounded else []), *([form.line] if form.line != "solid" else [])])
     border = f'border="{round(form.width)}" color="{colours.line}"' + (f' style="{style}"' if style else "")
-    glyph = f'<font color="{colours.text}">{GLYPHS[look]}</font>'
+    mark = " " if look is Look.TRACKED else GLYPHS[look]  # most boxes are: they bear no mark
+    glyph = f'<font color="{colours.text}">{mark}</font>'
     size = 'cellpadding="0" fixedsize="true" width="26" height="17"'
     if not form.double:
         return f'<td {border} bgcolor="{colours.fill}" {size}>{glyph}</td>'

@@ -176,7 +176,9 @@ def edge_words(edge: Edge, data: GraphData) -> tuple[str, ...]:
     if len(source.outputs) > 1 and source.kind is not Kind.GROUP and not several:
         words.append(f"output {edge.output}")
     argument = edge.argument
-    if argument is not None and argument not in _QUIET_ARGUMENTS and len(data.incoming[edge.target]) > 1:
+    is_told = argument in {name.rpartition(".")[2] for name in source.names}  # conv.weight is the weight
+    is_told = is_told or argument in _QUIET_ARGUMENTS
+    if argument is not None and not is_told and len(data.incoming[edge.target]) > 1:
         words.append(visible(argument))
     if edge.reason is not None:
         words.append(REASON_WORDS[edge.reason])

@@ -167,7 +167,8 @@ class _Folder:
 
     def _notes(self, view: GraphData, how: str) -> Iterator[str]:
         if view.view.groups and how:
-            yield f"{how} into {to_count_text(len(view.view.groups), 'box', 'boxes')}"
+            several = f"{to_count_text(len(view.view.groups), 'box', 'boxes')} for several nodes each"
+            yield f"{how}: {several}"
         if any(frame.repeats > 1 for frame in view.view.frames) or any(
             group.repeats > 1 for group in view.view.groups.values()
         ):

@@ -11,6 +11,8 @@ from graphscope.units import to_count_text
 
 _FEW = 12
 """So many further nodes do not get in the way of a picture."""
+_FEW_MAKERS = 4
+"""Nor do so many that made a buffer."""
 
 
 def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
@@ -50,15 +52,67 @@ def behind_names(data: GraphData) -> GraphData:
 
 
 def related(data: GraphData) -> GraphData:
-    """A view of a recording without the computations that lead to no root, unless they are few."""
+    """A view of a recording without what leads to no root, and without what made a module; unless that is little."""
     if not data.recorded:
         return data
     wanted = behind(data, data.roots)
-    wanted |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
+    wanted |= {node.id for node in data.nodes if _is_parameter(node)}
+    making = making_of_modules(data)
+    if len(making) > _FEW_MAKERS:
+        shown = [node.id for node in data.nodes if node.id not in making]
+        data = keep(data, shown, f"{to_count_text(len(making), 'node')} not drawn: they made what modules hold")
+        wanted -= making
     hidden = len(data.nodes) - len(wanted)
     if hidden <= _FEW:
         return data
     return keep(data, wanted, f"{to_count_text(hidden, 'node')} not drawn: they lead to no root")
+
+
+def making_of_modules(data: GraphData) -> set[str]:
+    """Ids of what filled parameters and buffers from constants, outside of all modules and without gradient.
+
+    An initialisation, a table of frequencies: code of constructors, which a picture of the computation has no use for.
+    """
+    made: set[str] = set()
+    """Ops that bring nothing but constants."""
+    for node in data.nodes:
+        if node.kind is Kind.OP and node.module is None and node.backward is None:
+            sources = {edge.source for edge in data.incoming[node.id]}.difference(node.writes)
+            if all(source in made or _is_loose(data.by_id[source]) for source in sources):
+                made.add(node.id)
+    paths = {module.path for module in data.modules}
+    found: set[str] = set()
+    for node in reversed(data.nodes):
+        if node.id in made:
+            readers = {edge.target for edge in data.outgoing[node.id]}
+            written = [data.by_id[one] for one in node.writes if one not in made]
+            ends = _is_held(node, paths) or (not readers and any(map(_is_parameter, written)))
+            if all(map(_is_own, written)) and (ends or (readers and readers <= found)):
+                found.add(node.id)
+    for node in data.nodes:
+        readers = {edge.target for edge in data.outgoing[node.id]}
+        if _is_loose(node) and readers and readers <= found:
+            found.add(node.id)
+    return found
+
+
+def _is_parameter(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role is Role.PARAMETER
+
+
+def _is_own(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role in {Role.PARAMETER, Role.BUFFER}
+
+
+def _is_loose(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role not in {Role.PARAMETER, Role.BUFFER} and not node.names
+
+
+def _is_held(node: Node, paths: Collection[str]) -> bool:
+    """Some module holds what the op made."""
+    return any(
+        name.rpartition(".")[0] in paths for output in node.outputs for name in output.names if name.rpartition(".")[1]
+    )
 
 
 def _brings_a_value(data: GraphData, writer: str, by_library: Collection[str]) -> bool:
