@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graphscope_cli.script import when_torch_is_there
 
 if TYPE_CHECKING:
+    from graphscope.capture.backward import Namespace
     from graphscope.capture.fake import FakeRun
+    from graphscope.capture.local_names import LocalNamesRecorder
     from graphscope.capture.record import Recorded
     from graphscope.model import GraphData
 
@@ -19,13 +21,15 @@ if TYPE_CHECKING:
 class LiveRecording:
     """Begins when the program imports torch, if a recording is wanted at all; a fake one, when something is called."""
 
-    def __init__(self, base: Path, *, wanted: bool, fake: bool = False) -> None:
-        """Take the folder that files are told from."""
+    def __init__(self, base: Path, *, wanted: bool, fake: bool = False, local_names: Sequence[str] = ()) -> None:
+        """Take the folder that files are told from, and names whose variables are kept when a function has ended."""
         self.recorded: Recorded | None = None
         self.base = base
         self.fake = fake
         self._run: FakeRun | None = None
         self._wanted = wanted
+        self._local_names = local_names
+        self._locals: LocalNamesRecorder | None = None
         self._active = contextlib.ExitStack()
 
     def begin(self) -> None:
@@ -34,8 +38,16 @@ class LiveRecording:
             from graphscope.capture.record import Recorded, Recorder
 
             recorder = Recorder()
+            if self._local_names:
+                from graphscope.capture.local_names import LocalNamesRecorder
+
+                recorder = self._locals = LocalNamesRecorder(self._local_names)
             self._active.enter_context(recorder.active())
             self.recorded = Recorded(recorder, self.base)
+
+    def local_places(self) -> list[tuple[str, Namespace]]:
+        """The variables of functions that have some of the given names."""
+        return self._locals.places() if self._locals is not None else []
 
     def rest(self) -> None:
         """Nothing more is needed of what runs."""

@@ -83,4 +83,5 @@ def _parameter_words(group: Group) -> str:
     trainable, frozen = to_amount_text(group.trainable), to_amount_text(group.frozen)
     if group.trainable and group.frozen:
         return f"{trainable} trainable, {frozen} frozen"
-    return f"{frozen} parameters, all frozen" if group.frozen else f"{trainable} parameters"
+    word = "parameter" if group.trainable + group.frozen == 1 else "parameters"
+    return f"{frozen} {word}, all frozen" if group.frozen else f"{trainable} {word}"

@@ -49,6 +49,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """An error that names what there is instead."""
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, n=3) or [one for one in names if name and name in one][:3]
+    if not near:
+        parts = name.count(".") + 1
+        ends = {".".join(one.split(".")[-parts:]): one for one in reversed(names)}
+        near = [ends[end] for end in difflib.get_close_matches(name, ends, n=3)]
     if near:
         return InputError(f"There is no {what} {name!r} in the graph. Did you mean {' or '.join(map(repr, near))}?")
     if not names:
