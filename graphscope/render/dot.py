@@ -208,8 +208,17 @@ def stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
             yield f'\t{stub} -> {to_identifier(node.id)} [class=cut style=dashed color="{colour}"]\n'
 
 
+def _on_ground(label: str, palette: Palette) -> str:
+    """A label that covers the border of a box where it happens to stand on it."""
+    return (
+        f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0" bgcolor="{palette.background}">'
+        f"<tr><td>{label}</td></tr></table>"
+    )
+
+
 def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Edges in order; two uses of one tensor are two edges."""
+    paths = paths_of(data)
     looks = {
         EdgeLook.FLOWS: "",
         EdgeLook.DEAD: f'class=dead style=dotted color="{palette.edges[EdgeLook.DEAD]}"',
@@ -220,7 +229,10 @@ def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
         words = edge_words(edge, data)
         if words:
             colour = f' fontcolor="{palette.alarm}"' if is_alarming(edge) else ""
-            attributes.append(f"label=<&#160;{'<br/>&#160;'.join(map(to_label, words))}>{colour}")
+            label = f"&#160;{'<br/>&#160;'.join(map(to_label, words))}"
+            if paths.get(edge.source) != paths.get(edge.target):
+                label = _on_ground(label, palette)
+            attributes.append(f"label=<{label}>{colour}")
         text = " ".join(filter(None, attributes))
         ends = f"\t{to_identifier(edge.source)} -> {to_identifier(edge.target)}"
         yield f"{ends} [{text}]\n" if text else f"{ends}\n"

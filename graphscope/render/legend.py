@@ -75,12 +75,22 @@ def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[st
     """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
     looks = {look_of(node, data.view) for node in data.nodes}
     edge_looks = {edge_look(edge, data) for edge in data.edges} | ({EdgeLook.CUT} if stubs else set())
-    return to_entries(looks, edge_looks, palette)
+    return to_entries(looks, edge_looks, palette, unmarked={Look.TRACKED})  # as ``dot`` draws most boxes
 
 
-def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palette: Palette) -> list[str]:
-    """The cells of a table row for each: a mark, and what it means."""
-    boxes = [f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>' for look in Look if look in looks]
+def to_entries(
+    looks: Collection[Look],
+    edge_looks: Collection[EdgeLook],
+    palette: Palette,
+    *,
+    unmarked: Collection[Look] = (),
+) -> list[str]:
+    """The cells of a table row for each: a mark, and what it means; ``unmarked`` are told by their boxes alone."""
+    boxes = [
+        f'{_box(look, palette, marked=look not in unmarked)}<td align="left">{to_label(MEANINGS[look])}</td>'
+        for look in Look
+        if look in looks
+    ]
     arrows = [
         f'<td><font color="{palette.edges[kind]}">{_EDGE_SAMPLES[kind]}</font></td>'
         f'<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
@@ -90,13 +100,12 @@ def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palett
     return boxes + arrows
 
 
-def _box(look: Look, palette: Palette) -> str:
+def _box(look: Look, palette: Palette, *, marked: bool) -> str:
     """A small box that looks as the nodes do; the double line is a box in a box."""
     form, colours = FORMS[look], palette.looks[look]
     style = ",".join([*(["rounded"] if form.rounded else []), *([form.line] if form.line != "solid" else [])])
     border = f'border="{round(form.width)}" color="{colours.line}"' + (f' style="{style}"' if style else "")
-    mark = " " if look is Look.TRACKED else GLYPHS[look]  # most boxes are: they bear no mark
-    glyph = f'<font color="{colours.text}">{mark}</font>'
+    glyph = f'<font color="{colours.text}">{GLYPHS[look] if marked else " "}</font>'
     size = 'cellpadding="0" fixedsize="true" width="26" height="17"'
     if not form.double:
         return f'<td {border} bgcolor="{colours.fill}" {size}>{glyph}</td>'
