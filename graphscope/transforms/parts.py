@@ -78,20 +78,24 @@ def making_of_modules(data: GraphData) -> set[str]:
     for node in data.nodes:
         if node.kind is Kind.OP and node.module is None and node.backward is None:
             sources = {edge.source for edge in data.incoming[node.id]}.difference(node.writes)
-            if all(source in made or _is_loose(data.by_id[source]) for source in sources):
+            if sources and all(source in made or _is_loose(data.by_id[source]) for source in sources):
                 made.add(node.id)
+    if not made:
+        return made
     paths = {module.path for module in data.modules}
     found: set[str] = set()
     for node in reversed(data.nodes):
         if node.id in made:
             readers = {edge.target for edge in data.outgoing[node.id]}
+            if any(data.by_id[reader].kind is Kind.OUTPUT for reader in readers):
+                continue
             written = [data.by_id[one] for one in node.writes if one not in made]
             ends = _is_held(node, paths) or (not readers and any(map(_is_parameter, written)))
             if all(map(_is_own, written)) and (ends or (readers and readers <= found)):
                 found.add(node.id)
-    for node in data.nodes:
+    for node in filter(_is_loose, data.nodes):
         readers = {edge.target for edge in data.outgoing[node.id]}
-        if _is_loose(node) and readers and readers <= found:
+        if readers and readers <= found:
             found.add(node.id)
     return found
 
@@ -105,7 +109,8 @@ def _is_own(node: Node) -> bool:
 
 
 def _is_loose(node: Node) -> bool:
-    return node.kind is Kind.LEAF and node.role not in {Role.PARAMETER, Role.BUFFER} and not node.names
+    """A constant that nobody holds; what came from outside of the recording, as ``.grad`` does, is none."""
+    return node.kind is Kind.LEAF and node.role is Role.CONSTANT and not node.names
 
 
 def _is_held(node: Node, paths: Collection[str]) -> bool:

@@ -60,6 +60,26 @@ def test_what_a_constructor_takes_from_elsewhere_is_drawn() -> None:
     assert "exp" in drawn_ops(view(rec.graph(loss).data))
 
 
+def test_steps_by_hand_are_drawn() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with graphscope.recording() as rec:
+        for _ in range(2):
+            loss = net(torch.ones(1, 2)).sum()
+            loss.backward(retain_graph=True)
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.sub_(0.1 * parameter.grad)  # type: ignore[operator]
+    assert drawn_ops(view(rec.graph(loss).data)).count("sub") == 2 * 4
+
+
+def test_a_root_is_drawn_although_a_module_holds_it() -> None:
+    with graphscope.recording() as rec:
+        net = nn.Module()
+        net.table = torch.ones(2).exp().log().exp().log().neg()
+        table = net.table
+    assert drawn_ops(view(rec.graph(table).data)) == ["exp", "log", "exp", "log", "neg"]
+
+
 def test_few_such_ops_do_not_get_in_the_way() -> None:
     class Small(nn.Module):
         table: torch.Tensor
