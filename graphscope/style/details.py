@@ -48,7 +48,7 @@ def details_of(node: Node, data: GraphData, show: Collection[str] = ()) -> tuple
     else:
         lines = [tensor_words(tensor) for tensor in node.outputs[:1]]
     missing = data.view.missing.get(node.id)
-    if missing:
+    if missing and node.kind is not Kind.LEAF:
         lines.append(f"{to_count_text(missing, 'input')} not drawn")
     note = node_note(node)
     if note is not None:

@@ -51,15 +51,21 @@ def fold(data: GraphData, depth: int, *, expand: Iterable[str] = (), roll: bool 
 
 @collection_paused()
 def fold_auto(data: GraphData, limit: int = AUTO_LIMIT, *, expand: Iterable[str] = (), roll: bool = True) -> GraphData:
-    """Fold a graph as little as a drawing of at most about ``limit`` boxes allows; a smaller graph stays as it is.
+    """Fold a graph as little as a drawing of at most about ``limit`` boxes allows.
+
+    A smaller graph stays as it is, with equal blocks drawn once if that halves what is more than a glance takes in.
 
     Raises:
         InputError: as ``fold``.
     """
     wanted = tuple(expand)
-    if len(data.nodes) <= limit and not wanted:
+    is_small = len(data.nodes) <= limit and not wanted
+    if is_small and (not roll or len(data.nodes) <= _EASY):
         return data
     folder = _Folder(data, wanted, roll=roll)
+    if is_small:
+        rolled = folder.divided(folder.levels + 1)
+        return folder.draw(rolled, "") if 2 * len(rolled.boxes) <= len(data.nodes) else data
     depth, plain = folder.deepest(limit)
     return folder.draw(folder.divided(depth, plain), f"folded at depth {depth}")
 

@@ -106,7 +106,8 @@ class _Quotient:
         missing: Counter[str] = Counter()
         for identity, count in self._data.view.missing.items():
             position = self._partition.links.index[identity]
-            if self._partition.drawn_as[position] == position:
+            is_op = self._data.nodes[position].kind is not Kind.LEAF
+            if is_op and self._partition.drawn_as[position] == position:
                 missing[self._ids[self._partition.box_of[position]]] += count
         return dict(missing)
 

@@ -80,6 +80,31 @@ def test_a_root_is_drawn_although_a_module_holds_it() -> None:
     assert drawn_ops(view(rec.graph(table).data)) == ["exp", "log", "exp", "log", "neg"]
 
 
+def test_layers_made_by_deepcopy_are_drawn_as_layers() -> None:
+    with graphscope.recording() as rec:
+        net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), 5)
+        loss = net(torch.ones(1, 3, 8, requires_grad=True)).sum()
+    graph = rec.graph(loss)
+    assert "clone" in {node.op for node in graph.nodes if node.module is None}
+    drawn = view(graph.data)
+    assert [frame.repeats for frame in drawn.view.frames if frame.repeats > 1] == [5]
+    assert not drawn.view.missing
+
+
+def test_counters_of_batches_are_counted_and_not_drawn() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    rec = graphscope.record(net, torch.ones(3, 2))
+    drawn = view(rec.graph(rec.result, names={"net": net}).data)
+    assert not [node for node in drawn.nodes if "num_batches_tracked" in str(node.names)]
+
+
+def test_many_equal_blocks_are_drawn_once_although_all_would_fit() -> None:
+    net = network(12)
+    assert len(net.nodes) < 120
+    assert len(view(net).nodes) < 15
+    assert view(network(3)) == network(3)
+
+
 def test_few_such_ops_do_not_get_in_the_way() -> None:
     class Small(nn.Module):
         table: torch.Tensor
