@@ -11,7 +11,7 @@ import graphscope
 from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
 from graphscope.style.groups import group_lines
-from graphscope.transforms import focus, fold, hide, path, view
+from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
 from tests.unit.networks import network
 
 
@@ -103,6 +103,16 @@ def test_many_equal_blocks_are_drawn_once_although_all_would_fit() -> None:
     assert len(net.nodes) < 120
     assert len(view(net).nodes) < 15
     assert view(network(3)) == network(3)
+
+
+def test_what_is_focused_on_is_seen() -> None:
+    """What is around it is open; at a depth that was asked for, what lies deeper stays closed."""
+    net = network(60)
+    frames = [frame.title for frame in view(net, ViewOptions(focus="h.4.fc")).view.frames]
+    assert frames == ["net", "h.0–h.3", "h.4", "h.5–h.59"]
+    assert "h.0–h.4 ×5" in drawn_ops(view(net, ViewOptions(focus="h.4.fc", depth=2)))
+    between = view(net, ViewOptions(path=("h.4.fc.weight", "h.50.fc")))
+    assert [frame.title for frame in between.view.frames] == ["net", "h.4", "h.5–h.49"]
 
 
 def test_few_such_ops_do_not_get_in_the_way() -> None:
