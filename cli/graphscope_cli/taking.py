@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphscope.errors import GraphscopeError, InputError
-from graphscope.model import GraphData
+from graphscope.model import GraphData, Kind, Role
 from graphscope.serialize import loads
 from graphscope.units import to_count_text
 from graphscope_cli.calling import call_function, is_module, make_inputs
@@ -287,7 +287,17 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request, rec
             choice=_to_choice(request),
             recorded=recording.recorded,
         )
+    _suggest_names(data)
     return recording.told(data)
+
+
+def _suggest_names(data: GraphData) -> None:
+    """A model that a function made and did not return names nothing."""
+    parameters = [node for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
+    count = sum(not node.names and node.reached for node in parameters)
+    if count and not any(node.names for node in parameters):
+        told = "1 parameter has" if count == 1 else f"{count:,} parameters have"
+        say(f'{told} no name. Return the model, too, to name them: return {{"loss": loss, "model": model}}')
 
 
 class _Called(NamedTuple):

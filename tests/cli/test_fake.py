@@ -25,6 +25,9 @@ PROGRAM = """
         model = build()
         return {"loss": model(torch.rand(2, SIZE)).sum(), "model": model}
 
+    def only_loss():
+        return build()(torch.rand(2, SIZE)).sum()
+
     def uses():
         result = net(x).sum()
         result.backward()
@@ -93,6 +96,12 @@ def test_a_function_may_return_the_loss(folder: Path) -> None:
     assert [node["names"] for node in json.loads(done.stdout)["nodes"] if node["kind"] == "output"] == [["loss"]]
 
 
+def test_a_function_that_keeps_its_model_to_itself_is_told_how_to_name_parameters(folder: Path) -> None:
+    done = run(folder, "render", "big.py:only_loss", "--json")
+    told = 'graphscope: 2 parameters have no name. Return the model, too, to name them: return {"loss": loss, '
+    assert (done.status, [line[: len(told)] for line in done.stderr.splitlines()]) == (0, [told])
+
+
 @pytest.mark.parametrize("target", ["big.py:uses", "big:uses"])
 def test_what_the_file_made_is_stood_in_for(folder: Path, target: str) -> None:
     done = run(folder, "render", target, "--json")
@@ -109,9 +118,9 @@ def test_a_module_of_the_file_runs_on_fake_input(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("asks", "big.py:24 (if h.sum() > 0:) asks a tensor for a number, and fake tensors have shapes but no numbers"),
-        ("counts", "big.py:30 (return h[h > 1].sum()) makes a tensor whose shape depends on numbers"),
-        ("writes", 'big.py:34 (return f"{h.sum():.3f}") writes a tensor\'s number into a text'),
+        ("asks", "big.py:27 (if h.sum() > 0:) asks a tensor for a number, and fake tensors have shapes but no numbers"),
+        ("counts", "big.py:33 (return h[h > 1].sum()) makes a tensor whose shape depends on numbers"),
+        ("writes", 'big.py:37 (return f"{h.sum():.3f}") writes a tensor\'s number into a text'),
     ],
 )
 def test_a_line_that_needs_numbers_is_named(folder: Path, name: str, words: str) -> None:
@@ -155,4 +164,4 @@ def test_memory_and_explain_of_what_does_not_fit(folder: Path) -> None:
     rows = {row["name"]: row["receives_grad"] for row in json.loads(explained.stdout)["tensors"]}
     assert rows == {"model.0.weight": True, "model.0.bias": True, "loss": False}
     story = run(folder, "explain", "big.py:asks", "--json")
-    assert (story.status, json.loads(story.stdout)["error"]["location"]["line"]) == (1, 24)
+    assert (story.status, json.loads(story.stdout)["error"]["location"]["line"]) == (1, 27)
