@@ -136,9 +136,10 @@ class Memory:
 
     def __repr__(self) -> str:
         """One line: how much."""
-        from graphscope.units import to_bytes_text
+        from graphscope.units import to_bytes_text, to_count_text
 
-        return f"<Memory: {to_bytes_text(self.bytes)} kept for backward in {len(self._kept.storages)} storages>"
+        count = to_count_text(len(self._kept.storages), "storage")
+        return f"<Memory: {to_bytes_text(self.bytes)} kept for backward in {count}>"
 
     def __str__(self) -> str:
         """The report as plain text."""

@@ -244,6 +244,8 @@ class Group(NamedTuple):
     """Elements of parameters inside that do not."""
     saved_bytes: int = 0
     """Bytes of the storages that ops inside keep for backward, parameters and buffers left out, each once."""
+    shared_bytes: int = 0
+    """Those of them that other rounds keep, too, where equal blocks are drawn as one box."""
     gradient: Gradient = Gradient.NONE
     cuts: tuple[tuple[Reason, int], ...] = ()
     """Why edges inside cut something off that would have a gradient and gets none, and how many of each."""

@@ -86,6 +86,10 @@ JsonOption = Annotated[bool, typer.Option("--json", rich_help_panel=_WRITING, he
 class _WithArguments(TyperCommand):
     """What follows ``--`` is the script's own, however few arguments the command itself was given."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Tell of them in the first line of the help."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGUMENTS]"]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep it apart in ``ctx.meta``."""
         if "--" in args:
@@ -98,7 +102,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command(
         cls=_WithArguments,
-        epilog="Exit codes: 0 fine, 1 the program behind TARGET failed (in every run), 2 wrong use or nothing drawn.",
+        epilog="What follows -- is the script's own.\n\n"
+        "Exit codes: 0 fine, 1 the program behind TARGET failed (in every run), 2 wrong use or nothing drawn.",
     )(compare)
     app.command(epilog="Exit codes: 0 fine, 2 wrong use or nothing drawn.")(diff)
 
@@ -121,7 +126,7 @@ def compare(  # noqa: PLR0913 - every parameter is an option
 
     [b]graphscope compare model.py:step --modes train,train+no_grad,eval,eval+no_grad -o corners.svg[/b]
 
-    [b]graphscope compare script.py m w[/b]
+    [b]graphscope compare script.py m w -- --epochs 1[/b]
     """
     arguments: list[str] = context.meta.get(_ARGUMENTS, [])
     ending = Ending()
@@ -255,13 +260,14 @@ def _compare_sides(
     if isinstance(what, Script):
         if specs:
             raise InputError(f"--input has no use here: {what.given} is run as a script.")
-        recording = LiveRecording(what.path.parent, wanted=True)
+        recording = LiveRecording(what.path.parent, wanted=True, local_names=sides)
         with recording.around():
             ending = run_script(what.path, what.given, arguments)
         places = [*variables_at(ending.error), *main_variables()]
     else:
         assert isinstance(what, Name)  # noqa: S101  saved graphs were refused
-        recording = LiveRecording(what.path.parent if what.path else Path.cwd(), wanted=True)
+        base = what.path.parent if what.path else Path.cwd()
+        recording = LiveRecording(base, wanted=True, local_names=sides)
         with recording.around():
             places = _run_name(what, arguments, specs)
         ending = Ending()
@@ -270,7 +276,7 @@ def _compare_sides(
     from graphscope.analyze.compare import compare_runs
     from graphscope.capture.side_by_side import runs_of_names
 
-    runs = runs_of_names(recording.recorded, places, sides)
+    runs = runs_of_names(recording.recorded, [*places, *recording.local_places()], sides)
     return Comparison(compare_runs(runs, same_program=False)), ending
 
 

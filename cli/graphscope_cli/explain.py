@@ -87,6 +87,7 @@ def explain(  # noqa: PLR0913 - every parameter is an option
     at: options.AtOption = "1",
     stop: options.StopOption = False,
     inputs: options.InputOption = None,
+    fake: options.FakeOption = False,
     no_record: options.NoRecordOption = False,
     root: options.RootOption = None,
     names: options.NamesOption = None,
@@ -104,6 +105,7 @@ def explain(  # noqa: PLR0913 - every parameter is an option
             stop=stop,
             inputs=tuple(parse_input(each) for each in inputs or ()),
             record=not no_record,
+            fake=fake,
             keep_recording=True,
             every_module=True,
         )

@@ -35,6 +35,7 @@ def memory(  # noqa: PLR0913 - every parameter is an option
     at: options.AtOption = "1",
     stop: options.StopOption = False,
     inputs: options.InputOption = None,
+    fake: options.FakeOption = False,
     no_record: options.NoRecordOption = False,
     root: options.RootOption = None,
     names: options.NamesOption = None,
@@ -52,6 +53,7 @@ def memory(  # noqa: PLR0913 - every parameter is an option
             stop=stop,
             inputs=tuple(parse_input(each) for each in inputs or ()),
             record=not no_record,
+            fake=fake,
         )
         refuse_what_does_not_apply(what, request, arguments or [])
         faults = Faults()

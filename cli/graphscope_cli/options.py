@@ -58,6 +58,15 @@ InputOption = Annotated[
         help="A tensor to call a module with, as 1,3,224,224 or 1,16:int64; once for each argument.",
     ),
 ]
+FakeOption = Annotated[
+    bool,
+    typer.Option(
+        "--fake",
+        rich_help_panel=_TAKING,
+        help="Call the function or module on fake tensors, which have shapes but no numbers: any size, in no memory. A "
+        "function may build the model and return it (with --input) or its loss.",
+    ),
+]
 NoRecordOption = Annotated[
     bool,
     typer.Option(

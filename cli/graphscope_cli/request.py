@@ -37,6 +37,8 @@ class Request:
     """Record every operation, tracked or not."""
     keep_recording: bool = False
     """Go on after the graph is taken, so that the story of an error that comes later can be told."""
+    fake: bool = False
+    """Call a function or module on fake tensors."""
 
 
 def parse_at(given: str) -> int | None:

@@ -73,9 +73,16 @@ def execute_file(path: Path, module: types.ModuleType) -> None:
     exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102  this is the task
 
 
-def run_user_code(function: Callable[[], Result]) -> tuple[Result | None, Ending]:
-    """Call the user's code, show what it raised as Python would, and wait for its threads."""
-    result, ending = _call(function)
+def run_user_code(
+    function: Callable[[], Result], is_told: Callable[[BaseException], bool] = lambda _: False
+) -> tuple[Result | None, Ending]:
+    """Call the user's code, show what it raised as Python would, and wait for its threads.
+
+    Args:
+        function: the user's.
+        is_told: says of an error that it is told otherwise, and not to be shown.
+    """
+    result, ending = _call(function, is_told)
     try:
         _wait_for_threads()
     except KeyboardInterrupt as error:
@@ -83,7 +90,7 @@ def run_user_code(function: Callable[[], Result]) -> tuple[Result | None, Ending
     return result, ending
 
 
-def _call(function: Callable[[], Result]) -> tuple[Result | None, Ending]:
+def _call(function: Callable[[], Result], is_told: Callable[[BaseException], bool]) -> tuple[Result | None, Ending]:
     try:
         return function(), Ending()
     except Stopped:
@@ -92,7 +99,8 @@ def _call(function: Callable[[], Result]) -> tuple[Result | None, Ending]:
         return None, Ending(status=_status_of(end), exited=True)
     except BaseException as error:  # noqa: BLE001  whatever it is, it is the user's, and told as such
         _forget_our_frames(error)
-        _show(error)
+        if not is_told(error):
+            _show(error)
         return None, Ending(status=INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1, error=error)
 
 

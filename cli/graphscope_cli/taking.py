@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphscope.errors import GraphscopeError, InputError
-from graphscope.model import GraphData
+from graphscope.model import GraphData, Kind, Role
 from graphscope.serialize import loads
 from graphscope.units import to_count_text
 from graphscope_cli.calling import call_function, is_module, make_inputs
@@ -61,7 +62,9 @@ def take_graphs(
     if isinstance(target, SavedGraph):
         sink(None, read_graph(target))
         return Ending()
-    recording = LiveRecording(target.path.parent if target.path else Path.cwd(), wanted=request.record)
+    recording = LiveRecording(
+        target.path.parent if target.path else Path.cwd(), wanted=request.record, fake=request.fake
+    )
     if isinstance(target, Name):
         return _take_from_name(target, arguments, request, sink, recording, end_sink)
     return _take_from_script(target, arguments, request, _Taker(request, sink, faults, recording), end_sink)
@@ -189,7 +192,7 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
         say(
             f"{target.given} ended with an error: this is the graph that there was. graphscope explain tells the story."
         )
-    sink(None, data)
+    sink(None, recording.told(data))
 
 
 def _graph_of_error(error: BaseException, recording: LiveRecording, request: Request) -> GraphData:
@@ -217,16 +220,27 @@ class UserCodeEnded(Exception):  # noqa: N818  not always an error
         self.ending = ending
 
 
-def run_or_end(function: Callable[[], object]) -> object:
-    """Call the user's code.
+def run_or_end(function: Callable[[], object], recording: LiveRecording | None = None) -> object:
+    """Call the user's code; of a fake run, tell in one line that it needs numbers.
 
     Raises:
         UserCodeEnded: if it raised or exited.
     """
-    result, ending = run_user_code(function)
+    base = recording.base if recording is not None and recording.fake else None
+    result, ending = run_user_code(function, lambda error: base is not None and _tell_need_of_numbers(error, base))
     if ending.error is not None or ending.exited:
         raise UserCodeEnded(ending)
     return result
+
+
+def _tell_need_of_numbers(error: BaseException, base: Path) -> bool:
+    """Say so, if an error came of fake tensors having no numbers."""
+    from graphscope.capture.fake import describe_need
+
+    need = describe_need(error, base)
+    if need is not None:
+        say(need)
+    return need is not None
 
 
 def _take_from_name(
@@ -248,10 +262,11 @@ def _take_from_name(
         if ending.error is None:
             say(f"{target.given} called sys.exit({ending.status}) before {target.name} was there.")
             return Ending(status=ending.status or 1)
-        if end_sink is not None:
-            end_sink(ending.error, recording)
-        else:
-            _take_what_is_left(target, request, sink, ending, recording)
+        with recording.naming():
+            if end_sink is not None:
+                end_sink(ending.error, recording)
+            else:
+                _take_what_is_left(target, request, sink, ending, recording)
         return ending
     return Ending()
 
@@ -259,22 +274,61 @@ def _take_from_name(
 def _graph_of_name(module: types.ModuleType, target: Name, request: Request, recording: LiveRecording) -> GraphData:
     from graphscope.capture.choose import graph_of_value
 
-    name = target.name
-    found = find_value(module, name, target.given)
-    value = call_function(found, name, run_or_end)
+    found = find_value(module, target.name, target.given)
+    with recording.calling(found):
+        called = _call(found, target.name, request, recording)
+    further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
+    with recording.naming():
+        data = graph_of_value(
+            called.value,
+            called.label,
+            beside=called.beside,
+            further=further,
+            choice=_to_choice(request),
+            recorded=recording.recorded,
+        )
+    _suggest_names(data)
+    return recording.told(data)
+
+
+def _suggest_names(data: GraphData) -> None:
+    """A model that a function made and did not return names nothing."""
+    parameters = [node for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
+    count = sum(not node.names and node.reached for node in parameters)
+    if count and not any(node.names for node in parameters):
+        told = "1 parameter has" if count == 1 else f"{count:,} parameters have"
+        say(f'{told} no name. Return the model, too, to name them: return {{"loss": loss, "model": model}}')
+
+
+class _Called(NamedTuple):
+    value: object
+    label: str
+    beside: dict[str, object]
+    """The module, and what it was called with."""
+
+
+def _call(found: object, name: str, request: Request, recording: LiveRecording) -> _Called:
+    """Call a function, and a module that it is or returns.
+
+    Raises:
+        InputError: if there is nothing to call where that is needed.
+        UserCodeEnded: if the user's code raised or exited.
+    """
+    run = functools.partial(run_or_end, recording=recording)
+    value = call_function(found, name, run)
     label = name if value is found else f"{name}()"
-    beside: dict[str, object] = {}
     if is_module(value):
         inputs = make_inputs(value, label, request.inputs)
         beside = {label: value, **({"input": inputs[0]} if len(inputs) == 1 else {"input": inputs})}
-        called = value
-        value, label = run_or_end(lambda: called(*inputs)), "output"
-    elif request.inputs:
+        return _Called(run(functools.partial(value, *inputs)), "output", beside)
+    if request.inputs:
         raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
-    further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
-    return graph_of_value(
-        value, label, beside=beside, further=further, choice=_to_choice(request), recorded=recording.recorded
-    )
+    if request.fake and value is found:
+        raise InputError(
+            f"--fake has no use here: {name} is {type(value).__name__}, already computed. Name the function that "
+            "computes it, or a module (with --input)."
+        )
+    return _Called(value, label, {})
 
 
 def has_torch() -> bool:

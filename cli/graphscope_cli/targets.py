@@ -25,6 +25,13 @@ _FORMS = "script.py, script.py:name, package.module:name, or graph.json"
 
 _NAMES_LISTED = 10
 
+_PICTURES = frozenset({".svg", ".png", ".pdf", ".jpg", ".jpeg", ".gif", ".dot", ".gv", ".mmd", ".tex", ".html"})
+_WEIGHTS = "it holds weights, which have no graph before a model has run; name a function that runs it"
+_NO_SCRIPTS = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".safetensors", ".onnx", ".pkl", ".npz", ".npy"), _WEIGHTS),
+    **dict.fromkeys((".txt", ".md", ".rst", ".toml", ".yaml", ".yml", ".csv"), "it is text"),
+}
+
 
 class Script(NamedTuple):
     """A file to run as ``__main__``."""
@@ -61,10 +68,13 @@ def parse_target(given: str) -> Target:
     Raises:
         InputError: if there is no such file, or it is no form of a target.
     """
+    if not given:
+        raise InputError(f"The target is empty. A target is {_FORMS}.")
     if Path(given).exists():
         return _to_file(given)
     place, colon, name = given.rpartition(":")
     if colon and Path(place).is_file():
+        _refuse_other_files(place)
         if not name:
             raise InputError(f"{given!r} has no name behind the colon. To run the whole script, leave the colon out.")
         return Name(place, Path(place).absolute(), name)
@@ -86,7 +96,20 @@ def _to_file(given: str) -> Target:
         )
     if path.suffix.lower() == ".json":
         return SavedGraph(given, path.absolute())
+    _refuse_other_files(given)
     return Script(given, path.absolute())
+
+
+def _refuse_other_files(given: str) -> None:
+    """Files that are known not to be Python are not run; a script may have any other suffix, or none."""
+    suffix = Path(given).suffix.lower()
+    if suffix in _PICTURES:
+        raise InputError(
+            f"{given!r} is a picture, and no graph can be read from it. Save the graph as JSON, too (-o graph.json), "
+            f"and give that. A target is {_FORMS}."
+        )
+    if suffix in _NO_SCRIPTS:
+        raise InputError(f"{given!r} is no Python script: {_NO_SCRIPTS[suffix]}. A target is {_FORMS}.")
 
 
 def _missing_file(place: str) -> str:

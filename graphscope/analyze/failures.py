@@ -309,8 +309,8 @@ def _copied(scene: _Scene) -> _Story:
 def _fake(scene: _Scene) -> _Story:
     return _Story(
         scene.raised.location,
-        "Under FakeTensorMode tensors have shapes and no values, and this line needs a value.",
-        "Take item(), comparisons and data-dependent branches out of the run on fake tensors.",
+        "Fake tensors have shapes and no numbers, and this line needs a number.",
+        "Take item(), comparisons, masks and branches on numbers out of the run on fake tensors.",
     )
 
 
@@ -430,7 +430,10 @@ _STORIES: tuple[tuple[re.Pattern[str], _Teller], ...] = tuple(
         (r"derivative for '?(aten::)?(?P<op>\w+)'? is not implemented", _no_derivative),
         (r"differentiate twice|double backward|higher order grad|twice differentiable", _no_derivative),
         (r"[Ff]unction '?(?P<node>\w+)'? returned (nan|an invalid gradient|an incorrect number)", _wrong_gradient),
-        (r"DataDependentOutputException|GuardOnDataDependent", _fake),
+        (
+            r"DataDependentOutputException|DynamicOutputShapeException|GuardOnDataDependent|to FakeTensor\.__format__",
+            _fake,
+        ),
         (r"must be Tensor, not function", _wrapped_value),
         (r"does not support the (asynchronous )?context manager protocol|AttributeError: __enter__", _no_parentheses),
         (r"cannot register a hook on a tensor that doesn't require grad", _hook_without_gradient),

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as tree
 
 from graphscope.capture.names import Names
 from graphscope.capture.search import module_dictionary
-from graphscope.model import GraphData, TensorInfo
+from graphscope.capture.source import Line, Owner, owner_of, to_location
+from graphscope.model import GraphData, Location, TensorInfo
 
 _OWN = ("_parameters", "_buffers", "_modules")
 """Where a module keeps its tensors and modules: dicts that are changed in place."""
@@ -47,7 +52,7 @@ class FakeRun:
                 as it lasts; afterwards they are as they were, with all their attributes and every ``.grad``.
         """
         self._names.search(namespace)
-        with _grads_kept(list(self._names.all_tensors())), self._stood_in(), self.mode:
+        with _grads_kept(list(self._names.all_tensors())), self._stood_in(), _logging_less(), self.mode:
             yield
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,6 +136,18 @@ class _Attributes:
 
 
 @contextlib.contextmanager
+def _logging_less() -> Iterator[None]:
+    """torch logs an error of the program with its own traceback, and then raises it."""
+    logger = logging.getLogger(fake_tensor.__name__)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
 def _grads_kept(tensors: list[torch.Tensor]) -> Iterator[None]:
     """A backward on fakes must leave nothing in the ``.grad`` of tensors that are none."""
     leaves = [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
@@ -183,3 +200,47 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+_NEEDS = (
+    ("DataDependentOutputException", "asks a tensor for a number"),
+    ("DynamicOutputShapeException", "makes a tensor whose shape depends on numbers"),
+    ("UnsupportedFakeTensorException", "uses a kind of tensor that has no fake"),
+    ("UnsupportedOperatorException", "runs an operation that needs numbers"),
+)
+"""Errors of torch/_subclasses/fake_tensor.py and what a line does that raises them."""
+
+_TEXTS = (
+    (".numpy() is not supported for tensor subclasses", "makes an array of a tensor"),
+    ("passed to FakeTensor.__format__", "writes a tensor's number into a text"),
+)
+"""Errors that others raise at a fake tensor."""
+
+
+def describe_need(error: BaseException, base: Path | None = None) -> str | None:
+    """One line for an error that came of fake tensors having no numbers: where, what, what to do; None for others."""
+    kinds = [kind for kind, _ in _NEEDS if isinstance(error, getattr(fake_tensor, kind, ()))]
+    needs = [dict(_NEEDS)[kind] for kind in kinds] or [need for text, need in _TEXTS if text in str(error)]
+    if not needs:
+        return None
+    lines = [Line(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    owners = {owner_of(line.code.co_filename): to_location(line, base) for line in lines}
+    user, library = owners.get(Owner.USER), owners.get(Owner.LIBRARY)
+    inner = library if library is not None and _is_last(lines, Owner.LIBRARY) else None
+    where = _to_words(user or library)
+    if inner is not None and user is not None:
+        where += f", within it {_to_words(inner)},"
+    return (
+        f"{where} {needs[0]}, and fake tensors have shapes but no numbers. Leave this line out of the run with --fake: "
+        "return the loss before it, or branch on shapes and settings instead."
+    )
+
+
+def _is_last(lines: list[Line], owner: Owner) -> bool:
+    """The innermost line that is anybody's is this owner's."""
+    owners = [owner_of(line.code.co_filename) for line in lines]
+    return [one for one in owners if one in {Owner.USER, Owner.LIBRARY}][-1:] == [owner]
+
+
+def _to_words(location: Location | None) -> str:
+    return "A line" if location is None else f"{location.file}:{location.line} ({location.code})"

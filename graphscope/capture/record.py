@@ -55,6 +55,10 @@ _BACKWARD_CALLS: dict[CodeType, str] = {
 }
 """What ends in torch's engine, and the argument that says where a backward starts."""
 
+_DETACH = torch.ops.aten.detach.default
+_MAKES_PARAMETER: CodeType = torch.nn.Parameter.__new__.__code__
+"""By a ``detach`` torch makes a parameter of a tensor subclass, a fake tensor say; of others without any op."""
+
 _WRAPPERS_DEEP = 6
 """Frames of torch's own between an op and who asked for it."""
 
@@ -131,6 +135,7 @@ class Recorder(TorchDispatchMode):
             signature.query
             or (task != -1 and self._is_engines(task))
             or (signature.first_gradient and self._makes_gradients(_frame_at(1)))
+            or (func is _DETACH and _frame_at(1).f_code is _MAKES_PARAMETER)
         ):
             return func(*args, **kwargs) if kwargs else func(*args)
         quiet = types or self.log.odd or _function_modes()

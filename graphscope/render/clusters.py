@@ -67,10 +67,30 @@ def _frame_paths(data: GraphData) -> dict[str, tuple[Frame, ...]]:
 
 def _region_paths(data: GraphData) -> dict[str, tuple[Region, ...]]:
     """A region stands in ``data.regions`` after the one around it; one that does not is not taken as being inside."""
+    doubled = _doubled(data)
     paths: dict[str | None, tuple[Region, ...]] = {None: ()}
     for region in data.regions:
-        paths[region.id] = (*paths.get(region.parent, ()), region)
+        around = paths.get(region.parent, ())
+        paths[region.id] = around if region.id in doubled else (*around, region)
     return {node.id: paths[node.region] for node in data.nodes if node.region is not None}
+
+
+def _doubled(data: GraphData) -> set[str | None]:
+    """Ids of the custom Functions that run nothing but a checkpoint: that is how torch makes a reentrant one."""
+    inside: dict[str | None, list[Region | None]] = {}
+    for region in data.regions:
+        inside.setdefault(region.parent, []).append(region)
+    for node in data.nodes:
+        inside.setdefault(node.region, []).append(None)
+    return {
+        region.id
+        for region in data.regions
+        if region.mode == "custom_function"
+        and all(
+            one is not None and (one.mode, one.location) == ("checkpoint", region.location)
+            for one in inside.get(region.id, (None,))
+        )
+    }
 
 
 def cluster_lines(

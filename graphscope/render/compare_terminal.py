@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -125,7 +126,16 @@ class _Writer:
             yield from self._row(label, [self._cell(band, place) for place in places])
 
     def _head(self, name: str) -> str:
-        return name if cells(name) <= self._column else name.replace("+", "+ ")
+        """The name of a run with a space at each place where a narrow column breaks it: ``inference_ mode``."""
+        if cells(name) <= self._column:
+            return name
+        lines = [""]
+        for part in re.split(r"(?<=[+_])", name):
+            if cells(lines[-1] + part) <= self._column:
+                lines[-1] += part
+            else:
+                lines.append(part)
+        return " ".join(filter(None, lines))
 
     def _cell(self, band: Band, place: int) -> Span:
         nodes = band.nodes(place)

@@ -20,7 +20,7 @@ from graphscope.errors import FormatError
 from graphscope.model import Edge, GraphData, Kind, Node
 from graphscope.render.clusters import cluster_lines, module_around, paths_of, place_of, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
-from graphscope.render.legend import legend_entries, to_caption, wrap
+from graphscope.render.legend import UNMARKED, legend_entries, to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
 from graphscope.style import (
     EXPECTED_REASONS,
@@ -158,7 +158,7 @@ def node_lines(data: GraphData, options: DotOptions, palette: Palette) -> Iterat
 
 def label_frame(look: Look, palette: Palette) -> tuple[str, str, str]:
     """What stands before the title, between title and details, and after them."""
-    mark = "" if look is Look.TRACKED else f"{GLYPHS[look]}  "
+    mark = "" if look in UNMARKED else f"{GLYPHS[look]}  "
     attributes = "" if look is Look.TRACKED else _look_attributes(look, palette)
     font = f'<font point-size="10" color="{palette.looks[look].muted}">'
     return f"label=<{mark}<b>", f"</b><br/>{font}", f"</font>>{attributes}"
@@ -212,8 +212,17 @@ def stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
             yield f'\t{stub} -> {to_identifier(node.id)} [class=cut style=dashed color="{colour}"]\n'
 
 
+def _on_ground(label: str, palette: Palette) -> str:
+    """A label that covers the border of a box where it happens to stand on it."""
+    return (
+        f'<table border="0" cellborder="0" cellspacing="0" cellpadding="0" bgcolor="{palette.background}">'
+        f"<tr><td>{label}</td></tr></table>"
+    )
+
+
 def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Edges in order; two uses of one tensor are two edges."""
+    paths = paths_of(data)
     looks = {
         EdgeLook.FLOWS: "",
         EdgeLook.DEAD: f'class=dead style=dotted color="{palette.edges[EdgeLook.DEAD]}"',
@@ -224,7 +233,10 @@ def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
         words = edge_words(edge, data)
         if words:
             colour = f' fontcolor="{palette.alarm}"' if is_alarming(edge) else ""
-            attributes.append(f"label=<&#160;{'<br/>&#160;'.join(map(to_label, words))}>{colour}")
+            label = f"&#160;{'<br/>&#160;'.join(map(to_label, words))}"
+            if paths.get(edge.source) != paths.get(edge.target):
+                label = _on_ground(label, palette)
+            attributes.append(f"label=<{label}>{colour}")
         text = " ".join(filter(None, attributes))
         ends = f"\t{to_identifier(edge.source)} -> {to_identifier(edge.target)}"
         yield f"{ends} [{text}]\n" if text else f"{ends}\n"

@@ -20,6 +20,9 @@ LINE_LIMIT = 46
 COLUMN_LIMIT = 5
 """Most entries in one column; more stand in two, and a wide drawing has one more."""
 
+UNMARKED = frozenset({Look.TRACKED})
+"""Looks of most boxes of a graph, which need no mark."""
+
 EDGE_SAMPLES = {EdgeLook.FLOWS: "───►", EdgeLook.DEAD: "· · · ►", EdgeLook.CUT: "– – ►"}
 
 
@@ -77,7 +80,7 @@ def _rows(entries: Sequence[str], columns: int) -> Iterator[str]:
 
 def legend_entries(data: GraphData, palette: Palette, *, stubs: bool) -> list[str]:
     """A mark and its meaning for each look of a node and of an edge that the drawing uses."""
-    return to_entries(*used_looks(data, stubs=stubs), palette)
+    return to_entries(*used_looks(data, stubs=stubs), palette, unmarked=UNMARKED)
 
 
 def used_looks(data: GraphData, *, stubs: bool) -> tuple[set[Look], set[EdgeLook]]:
@@ -86,9 +89,19 @@ def used_looks(data: GraphData, *, stubs: bool) -> tuple[set[Look], set[EdgeLook
     return {look_of(node, data.view) for node in data.nodes}, edge_looks
 
 
-def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palette: Palette) -> list[str]:
-    """The cells of a table row for each: a mark, and what it means."""
-    boxes = [f'{_box(look, palette)}<td align="left">{to_label(MEANINGS[look])}</td>' for look in Look if look in looks]
+def to_entries(
+    looks: Collection[Look],
+    edge_looks: Collection[EdgeLook],
+    palette: Palette,
+    *,
+    unmarked: Collection[Look] = (),
+) -> list[str]:
+    """The cells of a table row for each: a mark, and what it means; ``unmarked`` are told by their boxes alone."""
+    boxes = [
+        f'{_box(look, palette, marked=look not in unmarked)}<td align="left">{to_label(MEANINGS[look])}</td>'
+        for look in Look
+        if look in looks
+    ]
     arrows = [
         f'<td><font color="{palette.edges[kind]}">{EDGE_SAMPLES[kind]}</font></td>'
         f'<td align="left">{to_label(EDGE_MEANINGS[kind])}</td>'
@@ -98,12 +111,12 @@ def to_entries(looks: Collection[Look], edge_looks: Collection[EdgeLook], palett
     return boxes + arrows
 
 
-def _box(look: Look, palette: Palette) -> str:
+def _box(look: Look, palette: Palette, *, marked: bool) -> str:
     """A small box that looks as the nodes do; the double line is a box in a box."""
     form, colours = FORMS[look], palette.looks[look]
     style = ",".join([*(["rounded"] if form.rounded else []), *([form.line] if form.line != "solid" else [])])
     border = f'border="{round(form.width)}" color="{colours.line}"' + (f' style="{style}"' if style else "")
-    glyph = f'<font color="{colours.text}">{GLYPHS[look]}</font>'
+    glyph = f'<font color="{colours.text}">{GLYPHS[look] if marked else " "}</font>'
     size = 'cellpadding="0" fixedsize="true" width="26" height="17"'
     if not form.double:
         return f'<td {border} bgcolor="{colours.fill}" {size}>{glyph}</td>'

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from graphscope.model import GraphData
 from graphscope.render.dot import Direction, DotOptions, box_text, is_alarming, tooltip_of
 from graphscope.render.layout import Placement, place
+from graphscope.render.legend import UNMARKED
 from graphscope.render.measure import Size, text_size
 from graphscope.style import FORMS, GLYPHS, EdgeLook, Look, edge_look, edge_words, look_of, stub_slots
 
@@ -88,7 +89,7 @@ def _boxes(data: GraphData, show: frozenset[str]) -> Iterator[Box]:
 
 def marked(look: Look | None, title: str) -> str:
     """The title with the mark of its look; an op that autograd recorded needs none."""
-    return title if look is None or look is Look.TRACKED else f"{GLYPHS[look]}  {title}"
+    return title if look is None or look in UNMARKED else f"{GLYPHS[look]}  {title}"
 
 
 def _lines(data: GraphData) -> Iterator[Line]:

@@ -15,7 +15,7 @@ from graphscope.model import GraphData
 from graphscope.render.dot import DotOptions, page_title
 from graphscope.render.escape import to_markup
 from graphscope.render.layout import Curve, Point
-from graphscope.render.legend import EDGE_SAMPLES, column_count, sentences, used_looks
+from graphscope.render.legend import EDGE_SAMPLES, UNMARKED, column_count, sentences, used_looks
 from graphscope.render.measure import LINE, Size, text_size
 from graphscope.render.palette import PALETTES, Palette
 from graphscope.render.scene import CAPTION, DETAIL, OUTER_LINE, TITLE, Box, Line, Scene, to_scene
@@ -171,7 +171,7 @@ def _box(box: Box, middle: Point, brush: _Brush) -> str:
     top = middle.y - LINE * (len(lines) * size + (TITLE if box.look else 0.0)) / 2
     texts = []
     if box.look:
-        mark = "" if box.look is Look.TRACKED else f'<tspan font-weight="normal">{GLYPHS[box.look]}\u00a0\u00a0</tspan>'
+        mark = "" if box.look in UNMARKED else f'<tspan font-weight="normal">{GLYPHS[box.look]}\u00a0\u00a0</tspan>'
         texts.append(_text(Point(middle.x, top + _BASELINE * TITLE), box.title, pen.title, mark))
         top += LINE * TITLE
     for place, line in enumerate(lines):
@@ -245,10 +245,11 @@ def _caption(data: GraphData, options: DotOptions, brush: _Brush) -> tuple[str, 
 
 def _sample(look: Look, brush: _Brush) -> str:
     middle = Point(_COLUMN / 2, 0.0)
-    glyph = _text(
-        Point(middle.x, 4.0), GLYPHS[look], f' font-size="{CAPTION:g}" fill="{brush.palette.looks[look].text}"'
-    )
-    return f"{_frame(middle, _SAMPLE, brush.pens[look], _SAMPLE_GAP)}{glyph}"
+    frame = _frame(middle, _SAMPLE, brush.pens[look], _SAMPLE_GAP)
+    if look in UNMARKED:
+        return frame
+    attributes = f' font-size="{CAPTION:g}" fill="{brush.palette.looks[look].text}"'
+    return frame + _text(Point(middle.x, 4.0), GLYPHS[look], attributes)
 
 
 def _arrow_sample(look: EdgeLook, brush: _Brush) -> str:

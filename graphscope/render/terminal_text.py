@@ -70,7 +70,7 @@ def _fitted_character(character: str, encoding: str) -> str:
 
 def cells(text: str) -> int:
     """Cells that a terminal needs for the text: two for a Chinese character, none for a combining one."""
-    if text.isascii():
+    if text.isascii() and text.isprintable():
         return len(text)
     from rich.cells import cell_len
 

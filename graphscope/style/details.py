@@ -48,7 +48,7 @@ def details_of(node: Node, data: GraphData, show: Collection[str] = ()) -> tuple
     else:
         lines = [tensor_words(tensor) for tensor in node.outputs[:1]]
     missing = data.view.missing.get(node.id)
-    if missing:
+    if missing and node.kind is not Kind.LEAF:
         lines.append(f"{to_count_text(missing, 'input')} not drawn")
     note = node_note(node)
     if note is not None:
@@ -176,7 +176,9 @@ def edge_words(edge: Edge, data: GraphData) -> tuple[str, ...]:
     if len(source.outputs) > 1 and source.kind is not Kind.GROUP and not several:
         words.append(f"output {edge.output}")
     argument = edge.argument
-    if argument is not None and argument not in _QUIET_ARGUMENTS and len(data.incoming[edge.target]) > 1:
+    is_told = argument in {name.rpartition(".")[2] for name in source.names}  # conv.weight is the weight
+    is_told = is_told or argument in _QUIET_ARGUMENTS
+    if argument is not None and not is_told and len(data.incoming[edge.target]) > 1:
         words.append(visible(argument))
     if edge.reason is not None:
         words.append(REASON_WORDS[edge.reason])

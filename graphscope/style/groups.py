@@ -33,10 +33,19 @@ def group_lines(node: Node, group: Group) -> Iterator[str]:
     yield " · ".join(words)
     words = [each + _parameter_words(group)] if group.tensors else []
     if group.saved_bytes:
-        words.append(f"keeps {to_bytes_text(group.saved_bytes)}{' each' if each else ''}")
+        words.append(f"keeps {_saved_words(group)}")
     if words:
         yield " · ".join(words)
     yield from _group_gradient_lines(node, group)
+
+
+def _saved_words(group: Group) -> str:
+    """Of equal blocks what each keeps for itself, and what all of them keep."""
+    if group.repeats == 1:
+        return to_bytes_text(group.saved_bytes)
+    own = group.saved_bytes - group.shared_bytes
+    words = [f"{to_bytes_text(own)} each"] if own else []
+    return ", ".join([*words, *([f"{to_bytes_text(group.shared_bytes)} together"] if group.shared_bytes else [])])
 
 
 def _group_gradient_lines(node: Node, group: Group) -> Iterator[str]:
@@ -74,4 +83,5 @@ def _parameter_words(group: Group) -> str:
     trainable, frozen = to_amount_text(group.trainable), to_amount_text(group.frozen)
     if group.trainable and group.frozen:
         return f"{trainable} trainable, {frozen} frozen"
-    return f"{frozen} parameters, all frozen" if group.frozen else f"{trainable} parameters"
+    word = "parameter" if group.trainable + group.frozen == 1 else "parameters"
+    return f"{frozen} {word}, all frozen" if group.frozen else f"{trainable} {word}"

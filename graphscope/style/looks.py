@@ -49,7 +49,7 @@ GLYPHS: dict[Look, str] = {
     Look.GROUP: "≡",
     Look.FROZEN_GROUP: "╫",
     Look.CUT_GROUP: "≠",
-    Look.SILENT_GROUP: "░",
+    Look.SILENT_GROUP: "═",
 }
 """One mark for each look; every mark is in the bundled font. Round marks are leaves, filled ones carry gradient."""
 

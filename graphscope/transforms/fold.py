@@ -50,16 +50,30 @@ def fold(data: GraphData, depth: int, *, expand: Iterable[str] = (), roll: bool 
 
 
 @collection_paused()
-def fold_auto(data: GraphData, limit: int = AUTO_LIMIT, *, expand: Iterable[str] = (), roll: bool = True) -> GraphData:
-    """Fold a graph as little as a drawing of at most about ``limit`` boxes allows; a smaller graph stays as it is.
+def fold_auto(
+    data: GraphData,
+    limit: int = AUTO_LIMIT,
+    *,
+    expand: Iterable[str] = (),
+    roll: bool = True,
+    reveal: Iterable[str] = (),
+) -> GraphData:
+    """Fold a graph as little as a drawing of at most about ``limit`` boxes allows.
+
+    A smaller graph stays as it is, with equal blocks drawn once if that halves what is more than a glance takes in.
+    What is around the modules that are to be seen (``reveal``, or tensors of theirs) is drawn open.
 
     Raises:
         InputError: as ``fold``.
     """
     wanted = tuple(expand)
-    if len(data.nodes) <= limit and not wanted:
+    is_small = len(data.nodes) <= limit and not wanted
+    if is_small and (not roll or len(data.nodes) <= _EASY):
         return data
-    folder = _Folder(data, wanted, roll=roll)
+    folder = _Folder(data, wanted, roll=roll, reveal=reveal)
+    if is_small:
+        rolled = folder.divided(folder.levels + 1)
+        return folder.draw(rolled, "") if 2 * len(rolled.boxes) <= len(data.nodes) else data
     depth, plain = folder.deepest(limit)
     return folder.draw(folder.divided(depth, plain), f"folded at depth {depth}")
 
@@ -78,7 +92,7 @@ def roll(data: GraphData) -> GraphData:
 class _Folder:
     """Tries ways of folding one graph."""
 
-    def __init__(self, data: GraphData, expand: Iterable[str], *, roll: bool) -> None:
+    def __init__(self, data: GraphData, expand: Iterable[str], *, roll: bool, reveal: Iterable[str] = ()) -> None:
         if not data.view.is_whole:
             raise InputError("This graph is folded already. Fold the whole graph, with all that is wanted at once.")
         self._data = data
@@ -89,6 +103,7 @@ class _Folder:
         self._repeats = Repeats(data, self._links, self._scopes) if roll else None
         self._expanded = _expanded(blocks, expand)
         self._around = frozenset(outer for block in self._expanded for outer in _outwards(block))
+        self._revealing = _around_revealed(blocks, reveal)
 
     def divided(self, depth: int, plain: Plain = Plain.OPS) -> Partition:
         """Boxes down to a depth; what is to be expanded op by op, or as deep as it can without crowding the rest."""
@@ -101,7 +116,7 @@ class _Folder:
 
     def _divided(self, depth: int, plain: Plain, *, within: int) -> Partition:
         """Boxes down to a depth, and ``within`` levels of what is to be expanded."""
-        around = self._around if within else frozenset[Block]()
+        around = self._around | self._revealing if within else self._revealing
 
         def opens(block: Block) -> bool:
             if block in around:
@@ -167,7 +182,8 @@ class _Folder:
 
     def _notes(self, view: GraphData, how: str) -> Iterator[str]:
         if view.view.groups and how:
-            yield f"{how} into {to_count_text(len(view.view.groups), 'box', 'boxes')}"
+            several = f"{to_count_text(len(view.view.groups), 'box', 'boxes')} for several nodes each"
+            yield f"{how}: {several}"
         if any(frame.repeats > 1 for frame in view.view.frames) or any(
             group.repeats > 1 for group in view.view.groups.values()
         ):
@@ -188,8 +204,22 @@ def _expanded(blocks: list[Block], expand: Iterable[str]) -> frozenset[Block]:
     return frozenset(found)
 
 
-def _outwards(block: Block) -> Iterator[Block]:
-    outer: Block | None = block
+def _around_revealed(blocks: list[Block], reveal: Iterable[str]) -> frozenset[Block]:
+    """The blocks around those of some modules, which may be named by a tensor of theirs."""
+    names = {part for name in reveal for part in (name, name.rpartition(".")[0]) if part}
+    ends = tuple(f".{name}" for name in names)
+    return frozenset(
+        outer
+        for block in blocks
+        if block.scope is not None
+        and block.scope.is_module
+        and (block.scope.name in names or (ends and block.scope.name.endswith(ends)))
+        for outer in _outwards(block.parent)
+    )
+
+
+def _outwards(block: Block | None) -> Iterator[Block]:
+    outer = block
     while outer is not None:
         yield outer
         outer = outer.parent

@@ -31,6 +31,9 @@ _UNREAD_DRAWN = 8
 _UNREAD_LEVEL = 2
 """Levels of module names by which more of them are put together."""
 
+_NAMES_SHOWN = 3
+"""Most modules of a round that its frame is called after."""
+
 Opens = Callable[[Block], bool]
 """Whether the inside of a block is drawn."""
 
@@ -219,14 +222,14 @@ class _Divider:
                 run_of[leaf] = number
 
     def _round_frame(self, items: Sequence[Item], run: Run, frame: Surround | None) -> Surround:
-        """A frame around the first round; called after its module if it is one with a few ops beside it."""
+        """A frame around the first round; called after its modules, if it has some, else after its lines."""
         here, end = (
             [item for item in items[start : start + run.period] if not isinstance(item, int)]
             for start in (run.first, run.first + run.period * (run.rounds - 1))
         )
         if len(here) == 1 and _name(here[0]) != _name(end[0]):
             return Surround(title="", scope=here[0].scope, last=end[0].scope, parent=frame, run=run)
-        title = self._lines_of(self._sequence[run.start : run.start + run.length])
+        title = _names_of(here, end, frame) or self._lines_of(self._sequence[run.start : run.start + run.length])
         return Surround(title=title, scope=None, parent=frame, run=run)
 
     def _lines_of(self, positions: Sequence[int]) -> str:
@@ -238,6 +241,19 @@ class _Divider:
         first, last = min(place.line for place in known), max(place.line for place in known)
         file = known[0].file.rpartition("/")[2]
         return f"{file}:{first}" if first == last else f"{file}:{first}–{last}"
+
+
+def _names_of(first: Sequence[Block], last: Sequence[Block], frame: Surround | None) -> str:
+    """The modules of a round as seen from the frame around it: ``first, second``, ``conv.0–conv.8, pool``."""
+    if len(first) != len(last) or not all(block.scope is not None and block.scope.is_module for block in first):
+        return ""
+    outer = next((one.scope.name for one in _outwards(frame) if one.scope is not None and one.scope.is_module), "")
+    names = []
+    for one, other in zip(first, last, strict=True):
+        here, there = (_name(block).removeprefix(f"{outer}.") for block in (one, other))
+        names.append(here if here == there else f"{here}–{there}")
+    names = list(dict.fromkeys(names))
+    return ", ".join(names) if len(names) <= _NAMES_SHOWN else f"{names[0]}, …, {names[-1]}"
 
 
 def _name(block: Block) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from graphscope.model import GraphData, Kind, Node, Role
 from graphscope.transforms.select import keep
@@ -11,6 +11,9 @@ from graphscope.units import to_count_text
 
 _FEW = 12
 """So many further nodes do not get in the way of a picture."""
+_FEW_MAKERS = 4
+"""Nor do so many that made a buffer."""
+_COPYING = frozenset({"detach", "clone", "alias", "to_copy"})
 
 
 def behind(data: GraphData, ends: Iterable[str]) -> set[str]:
@@ -50,15 +53,103 @@ def behind_names(data: GraphData) -> GraphData:
 
 
 def related(data: GraphData) -> GraphData:
-    """A view of a recording without the computations that lead to no root, unless they are few."""
+    """A view of a recording without what leads to no root, and without what made a module; unless that is little."""
     if not data.recorded:
         return data
     wanted = behind(data, data.roots)
-    wanted |= {node.id for node in data.nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER}
+    wanted |= {node.id for node in data.nodes if _is_parameter(node)}
+    making = making_of_modules(data)
+    if len(making) > _FEW_MAKERS:
+        shown = [node.id for node in data.nodes if node.id not in making]
+        data = keep(data, shown, f"{to_count_text(len(making), 'node')} not drawn: they made what modules hold")
+        wanted -= making
+    rest = [node for node in data.nodes if node.id not in wanted]
+    if len(rest) <= _FEW:
+        wanted |= {node.id for node in rest if node.role is not Role.BUFFER or data.outgoing[node.id]}
     hidden = len(data.nodes) - len(wanted)
-    if hidden <= _FEW:
+    if not hidden:
         return data
-    return keep(data, wanted, f"{to_count_text(hidden, 'node')} not drawn: they lead to no root")
+    why = "it leads" if hidden == 1 else "they lead"
+    return keep(data, wanted, f"{to_count_text(hidden, 'node')} not drawn: {why} to no root")
+
+
+def making_of_modules(data: GraphData) -> set[str]:
+    """Ids of what filled parameters and buffers from constants, or made them copies of others, outside of all modules.
+
+    An initialisation, a table of frequencies, layers made by ``deepcopy``: code of constructors, which a picture of the
+    computation has no use for.
+    """
+    constant, copied = _made_of_constants(data), _copied(data)
+    if not constant and not copied:
+        return set()
+    paths = {module.path for module in data.modules}
+    found: set[str] = set()
+    for node in reversed(data.nodes):
+        if (node.id in constant or node.id in copied) and _ends_in_modules(data, node, found, paths):
+            found.add(node.id)
+    for node in data.nodes:
+        if _is_loose(node) or (_is_own(node) and not node.names and not node.reached):
+            readers = {edge.target for edge in data.outgoing[node.id]}
+            if readers and readers <= found:
+                found.add(node.id)
+    return found
+
+
+def _candidates(data: GraphData) -> Iterator[Node]:
+    return (node for node in data.nodes if node.kind is Kind.OP and node.module is None and node.backward is None)
+
+
+def _made_of_constants(data: GraphData) -> set[str]:
+    """Ops that bring nothing but constants."""
+    made: set[str] = set()
+    for node in _candidates(data):
+        sources = {edge.source for edge in data.incoming[node.id]}.difference(node.writes)
+        if sources and all(source in made or _is_loose(data.by_id[source]) for source in sources):
+            made.add(node.id)
+    return made
+
+
+def _copied(data: GraphData) -> set[str]:
+    """Ops that copy parameters and buffers as they are."""
+    copied: set[str] = set()
+    for node in _candidates(data):
+        sources = {edge.source for edge in data.incoming[node.id]}
+        if node.op in _COPYING and all(source in copied or _is_own(data.by_id[source]) for source in sources):
+            copied.add(node.id)
+    return copied
+
+
+def _ends_in_modules(data: GraphData, node: Node, found: Collection[str], paths: Collection[str]) -> bool:
+    """All that becomes of what an op made is in modules; ``found`` holds such ops that come later."""
+    readers = {edge.target for edge in data.outgoing[node.id]}
+    if any(data.by_id[reader].kind is Kind.OUTPUT for reader in readers):
+        return False
+    written = [data.by_id[one] for one in node.writes if data.by_id[one].kind is Kind.LEAF]
+    if not all(map(_is_own, written)):
+        return False
+    if _is_held(node, paths) or (not readers and any(map(_is_parameter, written))):
+        return True
+    return bool(readers) and all(reader in found or _is_own(data.by_id[reader]) for reader in readers)
+
+
+def _is_parameter(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role is Role.PARAMETER
+
+
+def _is_own(node: Node) -> bool:
+    return node.kind is Kind.LEAF and node.role in {Role.PARAMETER, Role.BUFFER}
+
+
+def _is_loose(node: Node) -> bool:
+    """A constant that nobody holds; what came from outside of the recording, as ``.grad`` does, is none."""
+    return node.kind is Kind.LEAF and node.role is Role.CONSTANT and not node.names
+
+
+def _is_held(node: Node, paths: Collection[str]) -> bool:
+    """Some module holds what the op made."""
+    return any(
+        name.rpartition(".")[0] in paths for output in node.outputs for name in output.names if name.rpartition(".")[1]
+    )
 
 
 def _brings_a_value(data: GraphData, writer: str, by_library: Collection[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from graphscope.model import (
@@ -28,6 +28,13 @@ from graphscope.transforms.repeats import Run
 
 _TENSORS_SHOWN = 4
 """Most different kinds of tensors told of that leave a group."""
+
+
+_SHAPE_READERS = frozenset(
+    {f"{word}_like" for word in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")}
+    | {f"new_{word}" for word in ("empty", "zeros", "ones", "full")}
+)
+"""Ops that take the shape of a tensor and none of its values."""
 
 
 def to_view(partition: Partition) -> GraphData:
@@ -99,7 +106,8 @@ class _Quotient:
         missing: Counter[str] = Counter()
         for identity, count in self._data.view.missing.items():
             position = self._partition.links.index[identity]
-            if self._partition.drawn_as[position] == position:
+            is_op = self._data.nodes[position].kind is not Kind.LEAF
+            if is_op and self._partition.drawn_as[position] == position:
                 missing[self._ids[self._partition.box_of[position]]] += count
         return dict(missing)
 
@@ -169,6 +177,7 @@ class _Quotient:
             if others:  # each round reads something else, or only later ones read anything
                 merged.setdefault(crossing, []).extend(others)
                 bundled.add(crossing)
+        self._join_readers_of_shapes(merged)
         slots: Counter[int] = Counter()
         edges: list[Edge] = []
         bundles: dict[Edge, Bundle] = {}
@@ -181,6 +190,22 @@ class _Quotient:
             tensors = {(edge.source, edge.output) for edge in alike}
             bundles[drawn_edge] = Bundle(len(alike), len(tensors), crossing.reached)
         return edges, bundles
+
+    def _join_readers_of_shapes(self, merged: dict[_Crossing, list[Edge]]) -> None:
+        """What a folded box takes only the shape of, beside the values, cuts nothing: a dropout's mask.
+
+        Of such an edge nothing is to be seen but the one that stands for the values.
+        """
+        for crossing in [one for one in merged if one.reason is Reason.NON_DIFFERENTIABLE]:
+            if not self._boxes[crossing.target].is_group:
+                continue
+            values = next((one for one in merged if one[:2] == crossing[:2] and one.gradient), None)
+            known = {(edge.source, edge.output) for edge in merged[values]} if values is not None else set()
+            if values is not None and all(
+                self._data.by_id[edge.target].op in _SHAPE_READERS and (edge.source, edge.output) in known
+                for edge in merged[crossing]
+            ):
+                merged[values] += merged.pop(crossing)
 
     def _is_in_run(self, position: int, number: int) -> bool:
         """A node stands in some round of a run."""
@@ -255,7 +280,9 @@ class _Quotient:
         nodes = [self._data.nodes[position] for position in box.members]
         ops = [node for node in nodes if node.kind is Kind.OP]
         parameters = [node for node in nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
-        kept = {saved.storage for node in ops for saved in node.saved if saved.storage is not None}
+        kept = _storages(ops)
+        later = (self._data.nodes[position] for position in set(self._members[number]).difference(box.members))
+        shared = kept & _storages(later) if box.repeats > 1 else set()
         scope = box.scope
         module = scope.name if scope is not None and scope.is_module else None
         title = box.title or _title(scope, box.last, box.frame) or _op_title(ops)
@@ -276,6 +303,7 @@ class _Quotient:
             trainable=sum(_elements(node) for node in parameters if node.outputs[0].requires_grad),
             frozen=sum(_elements(node) for node in parameters if not node.outputs[0].requires_grad),
             saved_bytes=sum(self._bytes.get(storage, 0) for storage in kept),
+            shared_bytes=sum(self._bytes.get(storage, 0) for storage in shared),
             gradient=_gradient(traffic, arrives=any(node.reached for node in ops or nodes)),
             cuts=tuple(sorted(traffic.cuts.items())),
         )
@@ -331,6 +359,10 @@ class _Quotient:
             start = run.start + number * run.length
             yield from (nodes[position].id for position in sequence[start : start + run.length])
             yield from (nodes[position].id for position in leaves.values())
+
+
+def _storages(nodes: Iterable[Node]) -> set[str]:
+    return {saved.storage for node in nodes for saved in node.saved if saved.storage is not None}
 
 
 def _with_writes(node: Node, shown: set[str]) -> Node:

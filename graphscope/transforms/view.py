@@ -75,7 +75,8 @@ def _part(data: GraphData, options: ViewOptions) -> GraphData:
 def _folded(data: GraphData, options: ViewOptions) -> GraphData:
     is_rolled = options.depth != "full" if options.roll is None else options.roll
     if options.depth == "auto":
-        folded = fold_auto(data, options.limit, expand=options.expand, roll=is_rolled)
+        reveal = [*([options.focus] if options.focus else []), *(options.path or ())]
+        folded = fold_auto(data, options.limit, expand=options.expand, roll=is_rolled, reveal=reveal)
         return truncate(folded, max(options.limit, 2 * AUTO_LIMIT) if options.expand else options.limit)
     if options.depth == "full":
         return roll(data) if is_rolled else data

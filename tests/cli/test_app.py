@@ -89,7 +89,18 @@ def test_help_tells_every_option_and_imports_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "helps.py", program)
     done = python(tmp_path, "helps.py", environment={"COLUMNS": "200"})
     assert done.stderr.splitlines()[-1] == "imported []"
-    for option in ("--output", "--at", "--stop", "--input", "--root", "--names", "--depth", "--show", "--engine"):
+    for option in (
+        "--output",
+        "--at",
+        "--stop",
+        "--input",
+        "--fake",
+        "--root",
+        "--names",
+        "--depth",
+        "--show",
+        "--engine",
+    ):
         assert option in done.stdout
     assert f"graphscope {__version__}\n" in done.stdout
 
@@ -115,6 +126,11 @@ def test_without_a_command_there_is_help() -> None:
         (["json.nothing:name"], "There is no module 'json.nothing'"),
         (["json.decoder.nothing:name"], "There is no module 'json.decoder.nothing'"),
         (["broken.json"], "broken.json is no saved graph"),
+        ([""], "The target is empty. A target is script.py"),
+        (["drawn.dot"], "'drawn.dot' is a picture, and no graph can be read from it. Save the graph as JSON, too"),
+        (["drawn.dot:x"], "'drawn.dot' is a picture"),
+        (["weights.pt"], "'weights.pt' is no Python script: it holds weights"),
+        (["notes.txt"], "'notes.txt' is no Python script: it is text"),
         (["models.py:nett"], "models.py has no name 'nett'. Did you mean net?"),
         (["models.py:held.outs"], "models.py:held.outs has no name 'outs'. Did you mean out?"),
         (["models.py:zzz"], "give no name; --root zzz then chooses the tensor"),
@@ -159,6 +175,8 @@ def test_wrong_use_is_told_in_one_line(
     (folder / "book.ipynb").write_text("{}")
     (folder / "broken.json").write_text('{"format": "graphscope.gr')
     (folder / "folder.svg").mkdir()
+    for name in ("drawn.dot", "weights.pt", "notes.txt"):
+        (folder / name).write_text("digraph {}")
     monkeypatch.setenv("PATH", str(folder))
     result = run("render", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")

@@ -121,6 +121,37 @@ def test_two_tensors_of_a_script(folder: Path) -> None:
     assert "the script ran ['--epochs', '1']" in done.program_stderr  # stdout is the document's
 
 
+def test_tensors_in_a_function_of_a_script_are_found(folder: Path) -> None:
+    write(
+        folder / "main.py",
+        """
+        import torch
+
+        def head(x, scale):
+            scaled = x * scale
+            return {"m": scaled.exp()}
+
+        def main():
+            for scale in (2, 3):
+                out = head(torch.ones(3, requires_grad=True), scale)
+                with torch.no_grad():
+                    w = out["m"] + 1
+            del scale
+
+        if __name__ == "__main__":
+            main()
+        """,
+    )
+    found = document(compare(folder, "main.py", "out.m", "w", "--json"))
+    assert [row["op"] for row in found["rows"]] == ["mul", "exp", "add"]
+    assert [run["mode"] for run in found["runs"]] == ["out.m", "w"]
+    inner = document(compare(folder, "main.py", "scaled", "w", "--json"))
+    assert [(run["mode"], run["ops"]) for run in inner["runs"]] == [("scaled", 1), ("w", 3)]
+    missing = compare(folder, "main.py", "out.m", "v")
+    assert missing.status == 2
+    assert missing.messages == ["graphscope: There is no tensor named 'v'. In sight are w, out.m."]
+
+
 def test_tables_follow_what_the_script_prints(folder: Path) -> None:
     done = compare(folder, "script.py", "m", "held.deep")
     assert done.status == 0
@@ -263,6 +294,7 @@ def test_tables_are_as_wide_as_the_terminal(folder: Path, columns: str, monkeypa
     monkeypatch.setenv("COLUMNS", columns)
     done = compare(folder, "model.py:step")
     widest = max(map(len, done.stdout.splitlines()))
+    assert "inference" in done.stdout, "broken, not cut"
     assert int(columns) * 0.6 < widest <= int(columns)
 
 
@@ -272,3 +304,4 @@ def test_help_tells_the_modes_and_imports_no_torch(folder: Path) -> None:
     assert done.status == 0, done.stderr
     assert "eval+no_grad" in done.stdout
     assert "--repeats" in done.stdout
+    assert "[-- ARGUMENTS]" in done.stdout

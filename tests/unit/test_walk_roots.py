@@ -17,6 +17,7 @@ import torch
 import graphscope
 from graphscope.capture.names import Names
 from graphscope.capture.walk import to_root, walk_graph
+from graphscope.errors import GraphscopeError
 from graphscope.model import Kind, State
 from tests.subjects import SUBJECTS, Marked, training_step
 
@@ -43,6 +44,11 @@ def test_roots_are_named_by_variables_else_by_their_place() -> None:
     result = Result(y.sum() * 1, [y.mean() * 1])
     names = [node.names for node in graphscope.walk(result, names={}).nodes if node.kind is Kind.OUTPUT]
     assert names == [("loss",), ("extra[0]",)]
+
+
+def test_the_class_of_a_module_is_told_from_a_module() -> None:
+    with pytest.raises(GraphscopeError, match="Linear is a class and was given where a tensor was expected"):
+        graphscope.walk(torch.nn.Linear)
 
 
 def test_further_tensors_are_not_reached() -> None:

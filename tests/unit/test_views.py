@@ -1,0 +1,194 @@
+"""What a picture leaves out or puts together, so that the computation is what is seen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import graphscope
+from graphscope.errors import InputError
+from graphscope.model import GraphData, Kind, Reason
+from graphscope.style.groups import group_lines
+from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
+from tests.unit.networks import network
+
+
+def drawn_ops(data: GraphData) -> list[str]:
+    return [str(node.op) for node in data.check().nodes if node.kind in {Kind.OP, Kind.GROUP}]
+
+
+class Rotary(nn.Module):
+    """Its constructor computes a buffer, and fills a parameter."""
+
+    frequencies: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        frequencies = 1.0 / (10.0 ** (torch.arange(0, 8, 2).float() / 8))
+        self.register_buffer("frequencies", frequencies)
+        self.scale = nn.Parameter(torch.empty(4))
+        with torch.no_grad():
+            self.scale.copy_(torch.arange(4).float().exp().log1p())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x * self.frequencies * self.scale
+        return result
+
+
+def test_what_constructors_compute_is_counted_and_not_drawn() -> None:
+    with graphscope.recording() as rec:
+        net = Rotary()
+        loss = net(torch.ones(4)).sum()
+    graph = rec.graph(loss)
+    assert {"pow", "reciprocal", "exp"} <= {node.op for node in graph.nodes}
+    drawn = view(graph.data)
+    assert drawn_ops(drawn) == ["mul", "mul", "sum"]
+    assert [note for note in drawn.view.notes if note.endswith("nodes not drawn: they made what modules hold")]
+    assert len(graph.nodes) == len(drawn.nodes) + drawn.view.hidden
+
+
+def test_what_a_constructor_takes_from_elsewhere_is_drawn() -> None:
+    """A teacher's weights that follow those of another model tell something."""
+    with graphscope.recording() as rec:
+        student, teacher = nn.Linear(2, 2), nn.Linear(2, 2)
+        with torch.no_grad():
+            for mine, other in zip(teacher.parameters(), student.parameters(), strict=True):
+                mine.mul_(0.9).add_(other.mul(2).exp().log().neg() * 0.1)
+        loss = teacher(torch.ones(1, 2)).sum()
+    assert "exp" in drawn_ops(view(rec.graph(loss).data))
+
+
+def test_steps_by_hand_are_drawn() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    with graphscope.recording() as rec:
+        for _ in range(2):
+            loss = net(torch.ones(1, 2)).sum()
+            loss.backward(retain_graph=True)
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.sub_(0.1 * parameter.grad)  # type: ignore[operator]
+    assert drawn_ops(view(rec.graph(loss).data)).count("sub") == 2 * 4
+
+
+def test_a_root_is_drawn_although_a_module_holds_it() -> None:
+    with graphscope.recording() as rec:
+        net = nn.Module()
+        net.table = torch.ones(2).exp().log().exp().log().neg()
+        table = net.table
+    assert drawn_ops(view(rec.graph(table).data)) == ["exp", "log", "exp", "log", "neg"]
+
+
+def test_layers_made_by_deepcopy_are_drawn_as_layers() -> None:
+    with graphscope.recording() as rec:
+        net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), 5)
+        loss = net(torch.ones(1, 3, 8, requires_grad=True)).sum()
+    graph = rec.graph(loss)
+    assert "clone" in {node.op for node in graph.nodes if node.module is None}
+    drawn = view(graph.data)
+    assert [frame.repeats for frame in drawn.view.frames if frame.repeats > 1] == [5]
+    assert not drawn.view.missing
+
+
+def test_counters_of_batches_are_counted_and_not_drawn() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    rec = graphscope.record(net, torch.ones(3, 2))
+    drawn = view(rec.graph(rec.result, names={"net": net}).data)
+    assert not [node for node in drawn.nodes if "num_batches_tracked" in str(node.names)]
+
+
+def test_many_equal_blocks_are_drawn_once_although_all_would_fit() -> None:
+    net = network(12)
+    assert len(net.nodes) < 120
+    assert len(view(net).nodes) < 15
+    assert view(network(3)) == network(3)
+
+
+def test_what_is_focused_on_is_seen() -> None:
+    """What is around it is open; at a depth that was asked for, what lies deeper stays closed."""
+    net = network(60)
+    frames = [frame.title for frame in view(net, ViewOptions(focus="h.4.fc")).view.frames]
+    assert frames == ["net", "h.0–h.3", "h.4", "h.5–h.59"]
+    assert "h.0–h.4 ×5" in drawn_ops(view(net, ViewOptions(focus="h.4.fc", depth=2)))
+    between = view(net, ViewOptions(path=("h.4.fc.weight", "h.50.fc")))
+    assert [frame.title for frame in between.view.frames] == ["net", "h.4", "h.5–h.49"]
+
+
+def test_few_such_ops_do_not_get_in_the_way() -> None:
+    class Small(nn.Module):
+        table: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.ones(2).exp())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = x * self.table
+            return result
+
+    with graphscope.recording() as rec:
+        net = Small()
+        loss = net(torch.ones(2, requires_grad=True)).sum()
+    assert drawn_ops(view(rec.graph(loss).data)) == ["exp", "mul", "sum"]
+
+
+def test_a_mask_that_takes_a_shape_cuts_nothing() -> None:
+    x = torch.ones(4, requires_grad=True)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    rec = graphscope.record(net, x)
+    data = rec.graph(rec.result, names={"net": net, "x": x}).data
+    assert Reason.NON_DIFFERENTIABLE in {edge.reason for edge in data.edges}
+    drawn = fold(data, 2).check()
+    assert Reason.NON_DIFFERENTIABLE not in {edge.reason for edge in drawn.edges}
+    into = [edge for edge in drawn.edges if drawn.by_id[edge.target].op == "1"]
+    assert [drawn.view.bundles[edge].tensors for edge in into] == [1]
+
+
+def test_rounds_tell_what_each_keeps_and_what_all_keep() -> None:
+    cell, frames = nn.LSTMCell(4, 8), torch.ones(50, 2, 4)
+    with graphscope.recording() as rec:
+        h = c = torch.zeros(2, 8)
+        for frame in frames:
+            h, c = cell(frame, (h, c))
+        loss = h.sum()
+    drawn = fold(rec.graph(loss).data, 1)
+    node, group = next((drawn.by_id[key], group) for key, group in drawn.view.groups.items() if group.repeats > 1)
+    assert group.shared_bytes == frames.nbytes, "a step keeps its frame, a view of all of them"
+    assert "keeps 448 B each, 1.56 KiB together" in list(group_lines(node, group))
+
+
+def test_rounds_of_several_modules_are_called_after_them() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(2, 2), nn.LSTMCell(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            state = (x, x)
+            for _ in range(6):
+                state = self.second(self.first(state[0]).relu(), state)
+            return state[0]
+
+    net = Loop()
+    rec = graphscope.record(net, torch.ones(2, 2))
+    drawn = fold(rec.graph(rec.result, names={"net": net}).data, 2)
+    assert [frame.title for frame in drawn.view.frames if frame.repeats > 1] == ["first, second"]
+
+
+def test_a_reentrant_checkpoint_stands_in_one_box() -> None:
+    x = torch.ones(2, requires_grad=True)
+    rec = graphscope.record(lambda: checkpoint(torch.exp, x, use_reentrant=True).sum())
+    dot = rec.graph(rec.result).to_dot().source
+    assert dot.count("subgraph cluster_r") == 1
+    assert "<b>checkpoint</b>" in dot
+    assert "custom_function" not in dot
+
+
+def test_names_may_leave_out_what_stands_in_front() -> None:
+    net = network(3)
+    assert [node.id for node in focus(net, "h.1.fc").nodes] == [node.id for node in focus(net, "net.h.1.fc").nodes]
+    assert path(net, "x", "h.0.fc").nodes == path(net, "x", "net.h.0.fc").nodes
+    assert hide(net, ["head.weight"]).nodes == hide(net, ["net.head.weight"]).nodes
+    with pytest.raises(InputError, match=r"'fc\.weight' could be net\.h\.0\.fc\.weight, net\.h\.1\.fc\.weight, net"):
+        focus(net, "fc.weight")
