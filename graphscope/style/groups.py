@@ -34,18 +34,20 @@ def group_lines(node: Node, group: Group) -> Iterator[str]:
     words = [each + _parameter_words(group)] if group.tensors else []
     if group.saved_bytes:
         words.append(f"keeps {_saved_words(group)}")
-    if words:
+    if group.repeats > 1 and group.shared_bytes:  # too much for one line
+        yield from words
+    elif words:
         yield " · ".join(words)
     yield from _group_gradient_lines(node, group)
 
 
 def _saved_words(group: Group) -> str:
-    """Of equal blocks what each keeps for itself, and what all of them keep."""
+    """Of equal blocks what each keeps for itself, and what several of them keep."""
     if group.repeats == 1:
         return to_bytes_text(group.saved_bytes)
     own = group.saved_bytes - group.shared_bytes
     words = [f"{to_bytes_text(own)} each"] if own else []
-    return ", ".join([*words, *([f"{to_bytes_text(group.shared_bytes)} together"] if group.shared_bytes else [])])
+    return " + ".join([*words, *([f"{to_bytes_text(group.shared_bytes)} shared"] if group.shared_bytes else [])])
 
 
 def _group_gradient_lines(node: Node, group: Group) -> Iterator[str]:

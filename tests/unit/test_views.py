@@ -155,7 +155,7 @@ def test_rounds_tell_what_each_keeps_and_what_all_keep() -> None:
     drawn = fold(rec.graph(loss).data, 1)
     node, group = next((drawn.by_id[key], group) for key, group in drawn.view.groups.items() if group.repeats > 1)
     assert group.shared_bytes == frames.nbytes, "a step keeps its frame, a view of all of them"
-    assert "keeps 448 B each, 1.56 KiB together" in list(group_lines(node, group))
+    assert "keeps 448 B each + 1.56 KiB shared" in list(group_lines(node, group))
 
 
 def test_rounds_of_several_modules_are_called_after_them() -> None:
