@@ -106,6 +106,7 @@ def explain(  # noqa: PLR0913 - every parameter is an option
             record=not no_record,
             keep_recording=True,
             every_module=True,
+            transforms=False,
         )
         refuse_what_does_not_apply(what, request, arguments or [])
         destinations = parse_destinations(output, json=json)
@@ -210,7 +211,7 @@ class _Teller:
 
     def unmet(self, allowed: Sequence[str]) -> list[str]:
         """What makes ``--check`` fail, in words."""
-        rows = {row.name: row for explained in self.found for row in explained.missing}
+        rows = {row.name: row for explained in self.found for row in explained.unmet}
         hazards = {
             (hazard.kind, hazard.location): hazard
             for explained in self.found
@@ -221,7 +222,12 @@ class _Teller:
         missing = [row for row in rows.values() if not is_allowed(row, allowed)]
         if missing:
             names = ", ".join(row.name for row in missing[:5]) + (" …" if len(missing) > 5 else "")  # noqa: PLR2004  short
-            texts.append(f"{len(missing)} trainable parameter{'s' * (len(missing) > 1)} without gradient: {names}")
+            kind = (
+                "trainable parameter" if any(row.kind == "parameter" for row in missing) else "leaf that requires grad"
+            )
+            if len(missing) > 1:
+                kind = "leaves that require grad" if kind.startswith("leaf") else f"{kind}s"
+            texts.append(f"{len(missing)} {kind} without gradient: {names}")
         blamed = {row.location for row in rows.values()}
         texts += [
             f"{hazard.kind.replace('_', ' ')}: {hazard.message}"

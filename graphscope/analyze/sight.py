@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from graphscope.analyze.flow import Flow
+from graphscope.analyze.causes import CAUSES, CHECKPOINTED, NAME_GIVEN_AWAY, NEW_LEAF, NONE_RETURNED, Words
+from graphscope.analyze.flow import ASSIGNED, Flow, gives_name_away, is_custom
 from graphscope.analyze.replaced import Replacements
 from graphscope.findings import Because, Cause, Verdict, to_place
 from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo, reached_from
@@ -17,7 +18,6 @@ _ENDS = 16
 """Dead ends of one tensor that are looked at."""
 _CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|FloatTensor)\(")
 """What makes a tensor of numbers."""
-_ASSIGNED = re.compile(r"(\w+)\s*=[^=]")
 _LEAVES = re.compile(r"\b(numpy|tolist|item|__array__)\b|\bnp\.|\bfloat\(")
 """What takes the values of a tensor out of torch."""
 _COMMENT = re.compile(r"\s*#[^'\"]*$")
@@ -180,7 +180,7 @@ class Sight:
         followers = [self.data.nodes[place] for place in self._followers(node)]
         lines = {one.location for one in followers if one.location is not None}
         names = {name for one in followers for name in one.names}
-        names |= {match[1] for one in lines if (match := _ASSIGNED.match(one.code)) is not None}
+        names |= {match[1] for one in lines if (match := ASSIGNED.match(one.code)) is not None}
         return [
             Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,))
             for leaf, words in self._made_of_numbers
@@ -237,13 +237,28 @@ class Sight:
                     waiting.append(edge.source)
         return listed(list(names), "and") or "the leaves behind it"
 
+    def template(self, because: Because) -> Words:
+        """The sentences for a cause, as the place of it asks for."""
+        nodes = [self.data.by_id[identity] for identity in because.nodes]
+        if because.cause is Cause.NO_GRAD and self.is_checkpointed(nodes[-1] if nodes else None):
+            return CHECKPOINTED
+        if because.cause is Cause.NO_GRAD and len(nodes) > 1 and gives_name_away(nodes[0], nodes[-1]):
+            return NAME_GIVEN_AWAY
+        if because.cause is Cause.DATA and because.location is not None and "Parameter(" in because.location.code:
+            return NEW_LEAF
+        if because.cause is Cause.CUSTOM_FUNCTION and len(nodes) > 1 and is_custom(nodes[-1]):
+            return NONE_RETURNED
+        return CAUSES[because.cause]
+
     def is_checkpointed(self, node: Node | None) -> bool:
         """An op that a reentrant checkpoint ran with gradients off."""
         return node is not None and any(one.id == node.region and one.mode == "checkpoint" for one in self.data.regions)
 
     def switch_words(self, because: Because, target: Node | None) -> str:
         """What switched gradients off, and where."""
-        region = next((one for one in self.data.regions if target is not None and one.id == target.region), None)
+        nodes = [target, *(self.data.by_id[identity] for identity in because.nodes)]
+        stands_in = next((node.region for node in nodes if node is not None and node.region is not None), None)
+        region = next((one for one in self.data.regions if one.id == stands_in), None)
         where = to_place(because.location)
         if (
             because.location is not None
@@ -255,6 +270,15 @@ class Sight:
         if because.cause is Cause.INFERENCE_MODE:
             return f"inference_mode at {where}"
         return f"no_grad at {where}"
+
+
+def to_op_words(node: Node | None) -> str:
+    """An op to begin a sentence with; a conversion says to what."""
+    if node is None or not node.op:
+        return "An operation"
+    if node.op == "to_copy" and node.outputs:
+        return f"A conversion to {node.outputs[0].dtype}"
+    return node.op
 
 
 def _is_factory_made(node: Node) -> bool:

@@ -33,7 +33,7 @@ CAUSE_WORDS: dict[Cause, str] = {
     Cause.NO_GRAD: "gradients were off",
     Cause.INFERENCE_MODE: "inference mode",
     Cause.DETACH: "cut by detach()",
-    Cause.DATA: "cut by .data",
+    Cause.DATA: "only numbers handed on",
     Cause.INTEGER_DTYPE: "integers carry no gradient",
     Cause.NON_DIFFERENTIABLE: "no derivative",
     Cause.LEFT_PYTORCH: "left PyTorch",
@@ -78,6 +78,7 @@ class _Writer:
         for group in explained.groups[: None if self._details else _GROUPS_TOLD]:
             yield []
             yield from self._group(group)
+        yield from self._other_leaves()
         if len(explained.groups) > _GROUPS_TOLD and not self._details:
             yield []
             yield [Span(f"… and {len(explained.groups) - _GROUPS_TOLD} more reasons; --details tells them.", "dim")]
@@ -156,6 +157,19 @@ class _Writer:
                 yield from self._remedy(row.remedy)
         if not rows:
             yield [self._span("There is no parameter and no leaf that requires grad in sight.", "bold")]
+
+    def _other_leaves(self) -> Iterator[Line]:
+        """Beside the parameters of modules: other leaves that want a gradient, are used, and are cut off."""
+        rows = self._explained.tensors
+        if not any(row.kind == "parameter" for row in rows):
+            return  # they are told in full
+        cut = [row for row in rows if row.is_cut_leaf]
+        for row in cut[: None if self._details else _NAMES_TOLD]:
+            yield []
+            yield from self._heading([row.name], [row])
+            yield from self._place(row.location, CAUSE_WORDS[row.cause] if row.cause else "")
+            yield from self._sentence(row.message)
+            yield from self._remedy(row.remedy)
 
     def _group(self, group: Group) -> Iterator[Line]:
         yield from self._heading(group.names, group.rows)
