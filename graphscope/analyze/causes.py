@@ -90,6 +90,10 @@ NEW_LEAF = Words(
     "{name}.",
     "Give the module the tensor itself: torch.func.functional_call computes with weights that are results.",
 )
+DETACHED_INSIDE = Words(
+    "The values are taken without their history here, as detach() does: no gradient comes from {root} to {name}.",
+    "Use the tensor itself there. If the cut is wanted, freeze what lies before it.",
+)
 NAME_GIVEN_AWAY = Words(
     "{where} computes a new tensor with gradients off and calls it {name}: it has no history, and the leaf that "
     "was called {name} is out of reach.",

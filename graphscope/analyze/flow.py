@@ -52,6 +52,11 @@ _ALIASES = frozenset(
 )
 """Ops whose result is the same memory, or a part of it."""
 
+_FACTORIES = frozenset(
+    f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+) | frozenset(f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "zeros"))
+"""Ops that read the shape of a tensor and not its values."""
+
 _LIMIT = 8
 """Causes kept of one tensor."""
 
@@ -106,6 +111,7 @@ class Flow:
         found = [
             Step(position[edge.source], position[edge.target], self._cut(edge), edge.gradient)
             for edge in self.data.edges
+            if self.data.by_id[edge.target].op not in _FACTORIES
         ]
         return [*found, *self._reads_of_written()]
 

@@ -7,7 +7,15 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from graphscope.analyze.causes import CAUSES, CHECKPOINTED, NAME_GIVEN_AWAY, NEW_LEAF, NONE_RETURNED, Words
+from graphscope.analyze.causes import (
+    CAUSES,
+    CHECKPOINTED,
+    DETACHED_INSIDE,
+    NAME_GIVEN_AWAY,
+    NEW_LEAF,
+    NONE_RETURNED,
+    Words,
+)
 from graphscope.analyze.flow import ASSIGNED, Flow, gives_name_away, is_custom
 from graphscope.analyze.replaced import Replacements
 from graphscope.findings import Because, Cause, Verdict, to_place
@@ -20,6 +28,8 @@ _CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|
 """What makes a tensor of numbers."""
 _LEAVES = re.compile(r"\b(numpy|tolist|item|__array__)\b|\bnp\.|\bfloat\(")
 """What takes the values of a tensor out of torch."""
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+"""torch turns some round: ``x > w`` with a parameter w is ``lt``."""
 _COMMENT = re.compile(r"\s*#[^'\"]*$")
 _WORDS = re.compile(r"[^\W\d]\w*")
 _MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
@@ -215,10 +225,17 @@ class Sight:
         return [
             Because(Cause.LEFT_PYTORCH, node.location, (node.id,))
             for node in nodes
-            if node.op in {"detach", "local_scalar_dense"}
-            and node.location is not None
-            and _LEAVES.search(node.location.code)
+            if node.location is not None
+            and node.op in {"detach", "local_scalar_dense"}
+            and (
+                _LEAVES.search(node.location.code) or (node.op == "local_scalar_dense" and self._hands_on_number(node))
+            )
         ]
+
+    def _hands_on_number(self, node: Node) -> bool:
+        """``item()``, ``float()`` or ``int()``, not the truth value that an ``if`` asks for."""
+        (edge, *_) = self.data.incoming[node.id] or (None,)
+        return edge is not None and self.data.by_id[edge.source].outputs[edge.output].dtype != "bool"
 
     def leaves_behind(self, node: Node) -> str:
         """The leaves that a gradient at ``node`` goes on to, in words."""
@@ -244,6 +261,8 @@ class Sight:
             return CHECKPOINTED
         if because.cause is Cause.NO_GRAD and len(nodes) > 1 and gives_name_away(nodes[0], nodes[-1]):
             return NAME_GIVEN_AWAY
+        if because.cause is Cause.DETACH and because.location is not None and "detach" not in because.location.code:
+            return DETACHED_INSIDE
         if because.cause is Cause.DATA and because.location is not None and "Parameter(" in because.location.code:
             return NEW_LEAF
         if because.cause is Cause.CUSTOM_FUNCTION and len(nodes) > 1 and is_custom(nodes[-1]):
@@ -276,6 +295,8 @@ def to_op_words(node: Node | None) -> str:
     """An op to begin a sentence with; a conversion says to what."""
     if node is None or not node.op:
         return "An operation"
+    if node.op in _COMPARISONS:
+        return "A comparison"
     if node.op == "to_copy" and node.outputs:
         return f"A conversion to {node.outputs[0].dtype}"
     return node.op

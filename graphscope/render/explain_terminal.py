@@ -124,6 +124,7 @@ class _Writer:
         elif not trainable:
             text = f"All {len(rows)} parameters in sight are" if len(rows) > 1 else "The only parameter in sight is"
             yield [self._span(f"{GLYPHS[Look.FROZEN]} {text} frozen.", "bold")]
+            yield from self._leaves(roots)
         elif len(reached) == len(trainable):
             count = (
                 "The only trainable parameter gets"
@@ -155,13 +156,13 @@ class _Writer:
                 yield from self._place(row.location, CAUSE_WORDS[row.cause] if row.cause else "")
                 yield from self._sentence(row.message)
                 yield from self._remedy(row.remedy)
-        if not rows:
+        if not rows and not any(row.kind == "parameter" for row in self._explained.tensors):
             yield [self._span("There is no parameter and no leaf that requires grad in sight.", "bold")]
 
     def _other_leaves(self) -> Iterator[Line]:
         """Beside the parameters of modules: other leaves that want a gradient, are used, and are cut off."""
         rows = self._explained.tensors
-        if not any(row.kind == "parameter" for row in rows):
+        if not any(row.kind == "parameter" and row.requires_grad for row in rows):
             return  # they are told in full
         cut = [row for row in rows if row.is_cut_leaf]
         for row in cut[: None if self._details else _NAMES_TOLD]:

@@ -24,6 +24,11 @@ CAUSED = {
     "view_under_no_grad": ("no_grad", "with torch.no_grad()"),
     "function_answers_none": ("custom_function", "The backward of Scale returns None"),
     "item_of_log_probs": ("left_pytorch", "left PyTorch"),
+    "threshold_that_learns": ("integer_dtype", "A comparison gives"),
+    "constants_of_the_shape": ("integer_dtype", "A comparison gives"),
+    "rolled_by_a_parameter": ("left_pytorch", "left PyTorch"),
+    "new_tensor_of_result": ("left_pytorch", "left PyTorch"),
+    "loaded_in_forward": ("detach", "as detach() does"),
 }
 """Cause of every parameter that misses its gradient, and words of the sentence."""
 
@@ -71,6 +76,16 @@ def test_torch_agrees_on_who_gets_a_gradient(name: str, tmp_path: Path) -> None:
         assert {
             name: told[name] if name in told else tied[f"model.{name}"].receives_grad for name in expected
         } == expected
+
+
+def test_what_is_trained_beside_a_frozen_network() -> None:
+    from graphscope import recording
+
+    net, image = torch.nn.Linear(4, 1).requires_grad_(requires_grad=False), torch.rand(2, 4, requires_grad=True)
+    with recording() as rec:
+        loss = net(image).sum()
+    text = str(rec.graph(loss, names={"net": net, "image": image, "loss": loss}).explain())
+    assert text.splitlines() == ["‖ All 2 parameters in sight are frozen.", "● image gets a gradient from loss."]
 
 
 def test_an_optimizer_of_a_model_that_is_gone(tmp_path: Path) -> None:

@@ -110,3 +110,28 @@ def ok_teacher_beside():
     with torch.no_grad():
         target = teacher(x)
     return {"loss": F.mse_loss(student(x), target), "model": student, "teacher": teacher}
+
+def threshold_that_learns():
+    m = nn.ParameterDict({"t": nn.Parameter(torch.tensor(0.5)), "w": nn.Parameter(torch.rand(4))})
+    x = torch.rand(2, 4)
+    return {"loss": (x * m["w"] * (x > m["t"])).sum(), "model": m}  # at fault
+
+def constants_of_the_shape():
+    m = nn.Linear(4, 1)
+    h = m(torch.rand(2, 4))
+    return {"loss": torch.where(h > 0, torch.ones_like(h), torch.zeros_like(h)).sum(), "model": m}  # at fault
+
+def rolled_by_a_parameter():
+    m = nn.ParameterDict({"by": nn.Parameter(torch.tensor(2.0)), "w": nn.Parameter(torch.rand(4))})
+    return {"loss": torch.roll(m["w"], int(m["by"])).pow(2).sum(), "model": m}  # at fault
+
+def new_tensor_of_result():
+    m = nn.Linear(4, 2)
+    h = m(torch.rand(3, 4))
+    z = h.new_tensor(h)  # at fault
+    return {"loss": z.sum(), "model": m}
+
+def loaded_in_forward():
+    fast, slow = nn.Linear(4, 1), nn.Linear(4, 1)
+    fast.load_state_dict(slow.state_dict())  # at fault
+    return {"loss": fast(torch.rand(2, 4)).sum(), "model": slow, "fast": fast}
