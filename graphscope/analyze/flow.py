@@ -369,30 +369,31 @@ class Flow:
         writers = self._writers()
         if not writers:
             return
-        memory = self._memory
         for root, places in writers.items():
             writers[root] = sorted(set(places))
             for earlier, later in itertools.pairwise(writers[root]):
                 yield Step(earlier, later, None, gradient=False)
         for edge in self.data.edges:
             source, reader = self.position[edge.source], self.position[edge.target]
-            places = writers.get(memory[source], [])
+            places = writers.get(self._memory_of(source, edge.output), [])
             before = bisect.bisect_left(places, reader)
             made = -1 if self.data.nodes[source].kind is Kind.LEAF else source  # a leaf stands right before its reader
             if before and places[before - 1] > made:
                 yield Step(places[before - 1], reader, self._through_data(places[before - 1]), gradient=False)
 
-    def _writers(self) -> dict[int, list[int]]:
+    def _writers(self) -> dict[tuple[int, int], list[int]]:
         """Positions of the ops that wrote in place, by the memory that they wrote to."""
-        writers: dict[int, list[int]] = {}
+        writers: dict[tuple[int, int], list[int]] = {}
         for place, node in enumerate(self.data.nodes):
             if node.writes and not self.is_bookkeeping(node):
+                read = {edge.source: edge.output for edge in self.data.incoming[node.id]}
                 for written in node.writes:
-                    writers.setdefault(self._memory[self.position[written]], []).append(place)
+                    memory = self._memory_of(self.position[written], read.get(written, 0))
+                    writers.setdefault(memory, []).append(place)
         for evidence in self.data.evidence:
             if evidence.clue is Clue.REASSIGNED and len(evidence.nodes) == 2:  # noqa: PLR2004  leaf and maker
                 leaf, maker = (self.position[identity] for identity in evidence.nodes)
-                writers.setdefault(self._memory[leaf], []).append(maker)
+                writers.setdefault(self._memory_of(leaf, 0), []).append(maker)
         return writers
 
     def _through_data(self, writer: int) -> Because | None:
@@ -414,14 +415,21 @@ class Flow:
         return wanted
 
     @cached_property
-    def _memory(self) -> list[int]:
-        """By position: the first node with the same memory, as far as ops and writes in place tell."""
-        memory = list(range(len(self.data.nodes)))
+    def _memory(self) -> list[tuple[int, int] | None]:
+        """By position: node and output with the same memory, the first as far as ops and writes in place tell.
+
+        ``None`` of what has memory of its own: one for each output.
+        """
+        memory: list[tuple[int, int] | None] = [None] * len(self.data.nodes)
         for place, node in enumerate(self.data.nodes):
             if node.kind is Kind.OP and (node.op in _ALIASES or node.writes):
                 for edge in self.data.incoming[node.id][:1]:
-                    memory[place] = memory[self.position[edge.source]]
+                    source = self.position[edge.source]
+                    memory[place] = memory[source] or (source, edge.output)
         return memory
+
+    def _memory_of(self, place: int, output: int) -> tuple[int, int]:
+        return self._memory[place] or (place, output)
 
 
 def is_custom(node: Node) -> bool:

@@ -28,6 +28,7 @@ CAUSED = {
     "constants_of_the_shape": ("integer_dtype", "A comparison gives"),
     "rolled_by_a_parameter": ("left_pytorch", "left PyTorch"),
     "new_tensor_of_result": ("left_pytorch", "left PyTorch"),
+    "states_kept_detached": ("detach", "detach() cuts"),
     "loaded_in_forward": ("detach", "as detach() does"),
 }
 """Cause of every parameter that misses its gradient, and words of the sentence."""

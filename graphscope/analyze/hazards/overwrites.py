@@ -52,7 +52,7 @@ def _overwritten(sight: Sight, same: list[Evidence]) -> Hazard:
     kind = "silent_overwrite" if "silent" in first.words else "saved_tensor_modified"
     if kind == "saved_tensor_modified" and sight.flow.is_bookkeeping(writer):
         kind = "saved_tensor_modified_by_optimizer"
-    before, after = first.numbers or (None, None)
+    before, after = first.numbers[:2] if len(first.numbers) > 1 else (None, None)
     return make_hazard(
         kind,
         first.location,

@@ -135,3 +135,11 @@ def loaded_in_forward():
     fast, slow = nn.Linear(4, 1), nn.Linear(4, 1)
     fast.load_state_dict(slow.state_dict())  # at fault
     return {"loss": fast(torch.rand(2, 4)).sum(), "model": slow, "fast": fast}
+
+def states_kept_detached():
+    m, outs = nn.GRUCell(3, 4), []
+    h = torch.zeros(1, 4)
+    for _ in range(3):
+        h = m(torch.rand(1, 3), h)
+        outs.append(h.detach())  # at fault
+    return {"loss": torch.stack(outs).sum() * torch.ones(1, requires_grad=True), "model": m}
