@@ -12,7 +12,7 @@ import typer
 
 from graphscope.errors import GraphscopeError, InputError
 from graphscope.findings import Explained, Severity, Verdict
-from graphscope.model import GraphData
+from graphscope.model import Clue, GraphData
 from graphscope.render.formats import RenderOptions
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope_cli import options
@@ -180,7 +180,10 @@ class _Teller:
         """Explain a graph; of a script it is one that a backward is about to run through."""
         from graphscope.analyze.explain import explain as explain_data
 
-        explained = explain_data(data, starts_backward=isinstance(self.target, Script) and bool(data.roots))
+        # of a script that never ran backward it is what was left in its variables
+        is_at_backward = not data.recorded or any(one.clue is Clue.BACKWARD for one in data.evidence)
+        is_script = isinstance(self.target, Script)
+        explained = explain_data(data, starts_backward=is_script and is_at_backward and bool(data.roots))
         self.found.append(explained)
         self.writer.take(number, explained)
 

@@ -26,6 +26,11 @@ _INDENT = "  "
 _MARKS = {Severity.ERROR: "×", Severity.WARNING: "!", Severity.NOTE: "·"}
 _STYLES = {Severity.ERROR: f"bold {ALARM_STYLE}", Severity.WARNING: "bold yellow", Severity.NOTE: "dim"}
 
+_RAISING = frozenset(
+    {"saved_tensor_modified", "graph_freed", "derivative_not_implemented", "double_backward_unsupported"}
+)
+"""Hazards that backward stumbles over on the way."""
+
 CAUSE_WORDS: dict[Cause, str] = {
     Cause.FROZEN: "frozen",
     Cause.CONSTANT: "not asked for",
@@ -73,8 +78,10 @@ class _Writer:
         explained = self._explained
         if explained.error is not None:
             yield from self._failure(explained.error)
+        verdict = list(self._verdict())
+        if explained.error is not None and verdict:
             yield []
-        yield from self._verdict()
+        yield from verdict
         for group in explained.groups[: None if self._details else _GROUPS_TOLD]:
             yield []
             yield from self._group(group)
@@ -117,8 +124,8 @@ class _Writer:
         roots = " and ".join(visible(name) for name in self._explained.roots[:3]) or "the result"
         if len(self._explained.roots) > 3:  # noqa: PLR2004  as many as are named
             roots += " and others"
-        if not self._explained.tensors and self._explained.error is not None:
-            return  # what the tensors were called is gone with the functions that had them
+        if self._explained.error is not None and not (self._explained.tensors and self._explained.roots):
+            return  # there is no result yet, or what tensors were called is gone with the functions that had them
         if not rows:
             yield from self._leaves(roots)
         elif not trainable:
@@ -126,11 +133,9 @@ class _Writer:
             yield [self._span(f"{GLYPHS[Look.FROZEN]} {text} frozen.", "bold")]
             yield from self._leaves(roots)
         elif len(reached) == len(trainable):
-            count = (
-                "The only trainable parameter gets"
-                if len(reached) == 1
-                else f"All {len(reached)} trainable parameters get"
-            )
+            get = "would get" if self._raises() else "gets" if len(reached) == 1 else "get"
+            count = "The only trainable parameter" if len(reached) == 1 else f"All {len(reached)} trainable parameters"
+            count += f" {get}"
             yield from self._wrapped(
                 f"{GLYPHS[Look.TRAINABLE]} {count} a gradient from {roots}.", "bold green", _INDENT, ""
             )
@@ -144,12 +149,19 @@ class _Writer:
             text = f"{to_count_text(frozen, 'parameter')} {'is' if frozen == 1 else 'are'} frozen."
             yield [self._span(f"{GLYPHS[Look.FROZEN]} {text}", "")]
 
+    def _raises(self) -> bool:
+        """Backward has raised or will, so that nobody gets anything."""
+        kinds = {hazard.kind for hazard in self._explained.hazards if hazard.severity is Severity.ERROR}
+        return self._explained.error is not None or not kinds.isdisjoint(_RAISING)
+
     def _leaves(self, roots: str) -> Iterator[Line]:
         """Without a module it is about the named leaves."""
         rows = [row for row in self._explained.tensors if row.requires_grad and row.is_leaf]
         for row in rows:
             mark = GLYPHS[Look.TRAINABLE if row.receives_grad else Look.UNREACHED]
-            words = "gets a gradient" if row.receives_grad else "gets no gradient"
+            words = "gets no gradient"
+            if row.receives_grad:
+                words = "would get a gradient" if self._raises() else "gets a gradient"
             style = "bold green" if row.receives_grad else f"bold {ALARM_STYLE}"
             yield from self._wrapped(f"{mark} {visible(row.name)} {words} from {roots}.", style, _INDENT, "")
             if not row.receives_grad:
