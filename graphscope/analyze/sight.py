@@ -152,13 +152,25 @@ class Sight:
             numbers = self.flow.outgoing[place]
             if not any(self._goes_on(number) for number in numbers):
                 node = self.data.nodes[place]
-                found[place] = () if self.flow.is_bookkeeping(node) else (place,)
+                found[place] = () if self.flow.is_bookkeeping(node) or self._is_update(node) else (place,)
             ways = {found[self.flow.steps[number].target] for number in numbers} - {()}
             if len(ways) == 1 and not found[place]:
                 (found[place],) = ways
             elif ways:
                 found[place] = tuple(sorted({*found[place], *(end for way in ways for end in way)})[-_ENDS:])
         return found
+
+    def _is_update(self, node: Node) -> bool:
+        """``p.data -= …`` of a leaf is no use of it, nor is the ``p.data`` of one that came no further."""
+        edge = next(iter(self.data.incoming[node.id]), None)
+        if edge is None or (node.op != "detach" and not node.writes):
+            return False
+        if node.location is not None and _LEAVES.search(node.location.code):
+            return False
+        written = self.data.by_id[edge.source]
+        while written.op == "detach" and self.data.incoming[written.id]:
+            written = self.data.by_id[self.data.incoming[written.id][0].source]
+        return written.kind is Kind.LEAF and written.outputs[0].requires_grad is True
 
     def _followers(self, node: Node) -> list[int]:
         return [

@@ -118,6 +118,20 @@ def test_a_leaf_of_no_module_is_told_beside_the_parameters() -> None:
     assert "cut by detach()" in str(explanation)
 
 
+def test_an_update_is_no_use() -> None:
+    from graphscope import recording
+
+    model = torch.nn.ModuleDict({"used": torch.nn.Linear(2, 1), "idle": torch.nn.Linear(2, 1)})
+    with recording() as rec:
+        for parameter in model.parameters():
+            parameter.data *= 0.9
+        loss = model["used"](torch.rand(3, 2)).sum()
+    explanation = rec.graph(loss, names={"model": model, "loss": loss}).explain()
+    assert {row.message.partition(",")[0] for row in explanation.missing} == {
+        "model.idle was not called while the program ran"
+    }
+
+
 def test_a_gradient_without_graph_is_a_constant() -> None:
     from graphscope import recording
 

@@ -292,3 +292,9 @@ def penalty_without_graph():
     (slope,) = torch.autograd.grad(m(x).sum(), x)  # at fault
     loss = (slope.norm(dim=1) - 1).pow(2).mean()
     loss.backward()
+
+def loop_over_gradients():
+    m = nn.ModuleDict({"a": nn.Linear(4, 1), "b": nn.Linear(4, 1)})
+    m["a"](torch.rand(2, 4)).sum().backward()
+    for p in m.parameters():
+        p.data -= 0.1 * p.grad.data  # at fault
