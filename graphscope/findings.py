@@ -91,6 +91,17 @@ class Verdict(NamedTuple):
         """A trainable parameter that gets no gradient."""
         return self.kind == "parameter" and bool(self.requires_grad) and not self.receives_grad
 
+    @property
+    def is_cut_leaf(self) -> bool:
+        """A leaf of no module that wants a gradient, is used, and gets none."""
+        wants = (
+            self.kind not in {"parameter", "result"}
+            and bool(self.requires_grad)
+            and bool(self.is_leaf)
+            and not self.receives_grad
+        )
+        return wants and self.cause not in {Cause.UNUSED, Cause.NOT_IN_GRAPH, Cause.UNKNOWN}
+
     def to_json(self) -> dict[str, Any]:
         """As a row of ``tensors``."""
         row: dict[str, Any] = {
@@ -212,6 +223,17 @@ class Explained:
     def missing(self) -> tuple[Verdict, ...]:
         """Trainable parameters that get no gradient."""
         return tuple(row for row in self.tensors if row.is_missing)
+
+    @property
+    def unmet(self) -> tuple[Verdict, ...]:
+        """As ``missing``; without any parameter in sight, the leaves that want a gradient and get none."""
+        if any(row.kind == "parameter" for row in self.tensors):
+            return self.missing
+        return tuple(
+            row
+            for row in self.tensors
+            if row.requires_grad and row.is_leaf and row.kind != "result" and not row.receives_grad
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``graphscope/schema/explain-1.json``."""

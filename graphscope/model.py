@@ -332,6 +332,11 @@ class GraphData:
         return {node.id: node for node in self.nodes}
 
     @cached_property
+    def region_modes(self) -> dict[str, str]:
+        """Mode of each region, by its id."""
+        return {region.id: region.mode for region in self.regions}
+
+    @cached_property
     def incoming(self) -> dict[str, list[Edge]]:
         """Edges into each node, by slot."""
         return self._edges_by(edge.target for edge in self.edges)

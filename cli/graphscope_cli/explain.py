@@ -12,7 +12,7 @@ import typer
 
 from graphscope.errors import GraphscopeError, InputError
 from graphscope.findings import Explained, Severity, Verdict
-from graphscope.model import GraphData
+from graphscope.model import Clue, GraphData
 from graphscope.render.formats import RenderOptions
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope_cli import options
@@ -108,6 +108,7 @@ def explain(  # noqa: PLR0913 - every parameter is an option
             fake=fake,
             keep_recording=True,
             every_module=True,
+            transforms=False,
         )
         refuse_what_does_not_apply(what, request, arguments or [])
         destinations = parse_destinations(output, json=json)
@@ -181,7 +182,10 @@ class _Teller:
         """Explain a graph; of a script it is one that a backward is about to run through."""
         from graphscope.analyze.explain import explain as explain_data
 
-        explained = explain_data(data, starts_backward=isinstance(self.target, Script) and bool(data.roots))
+        # of a script that never ran backward it is what was left in its variables
+        is_at_backward = not data.recorded or any(one.clue is Clue.BACKWARD for one in data.evidence)
+        is_script = isinstance(self.target, Script)
+        explained = explain_data(data, starts_backward=is_script and is_at_backward and bool(data.roots))
         self.found.append(explained)
         self.writer.take(number, explained)
 
@@ -212,7 +216,7 @@ class _Teller:
 
     def unmet(self, allowed: Sequence[str]) -> list[str]:
         """What makes ``--check`` fail, in words."""
-        rows = {row.name: row for explained in self.found for row in explained.missing}
+        rows = {row.name: row for explained in self.found for row in explained.unmet}
         hazards = {
             (hazard.kind, hazard.location): hazard
             for explained in self.found
@@ -223,7 +227,12 @@ class _Teller:
         missing = [row for row in rows.values() if not is_allowed(row, allowed)]
         if missing:
             names = ", ".join(row.name for row in missing[:5]) + (" …" if len(missing) > 5 else "")  # noqa: PLR2004  short
-            texts.append(f"{len(missing)} trainable parameter{'s' * (len(missing) > 1)} without gradient: {names}")
+            kind = (
+                "trainable parameter" if any(row.kind == "parameter" for row in missing) else "leaf that requires grad"
+            )
+            if len(missing) > 1:
+                kind = "leaves that require grad" if kind.startswith("leaf") else f"{kind}s"
+            texts.append(f"{len(missing)} {kind} without gradient: {names}")
         blamed = {row.location for row in rows.values()}
         texts += [
             f"{hazard.kind.replace('_', ' ')}: {hazard.message}"

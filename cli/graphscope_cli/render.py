@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from graphscope.model import GraphData
 from graphscope.render.dot import Direction
 from graphscope.render.engine import Engine
 from graphscope.render.formats import RenderOptions
@@ -15,7 +16,7 @@ from graphscope_cli.output import Destination, Output, parse_destination, refuse
 from graphscope_cli.request import Request, parse_at, parse_depth, parse_input, parse_names, parse_show
 from graphscope_cli.script import INTERRUPTED, Ending
 from graphscope_cli.taking import take_graphs
-from graphscope_cli.targets import parse_target
+from graphscope_cli.targets import Script, parse_target
 from graphscope_cli.unfit import refuse_what_does_not_apply
 
 
@@ -79,7 +80,13 @@ def render(  # noqa: PLR0913 - every parameter is an option
         drawing = RenderOptions(theme=theme, direction=direction, show=parse_show(show), engine=engine, view=part)
         faults = Faults()
         writer = Output(destinations, drawing, faults, full=part.depth == "full")
-        ending = take_graphs(what, arguments or [], request, writer.take_recorded, faults)
+
+        def take(number: int | None, whole: GraphData) -> None:
+            from graphscope.analyze.mark import mark_what_will_raise  # not for --help
+
+            writer.take_recorded(number, mark_what_will_raise(whole) if isinstance(what, Script) else whole)
+
+        ending = take_graphs(what, arguments or [], request, take, faults)
         writer.finish()
     raise typer.Exit(_exit_code(ending, faults))
 

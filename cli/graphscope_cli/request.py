@@ -33,6 +33,8 @@ class Request:
     inputs: tuple[InputSpec, ...] = ()
     every_module: bool = False
     """Tell the parameters of every module in sight, used or not."""
+    transforms: bool = True
+    """Gradients that ``torch.func`` takes count as backward calls."""
     record: bool = True
     """Record every operation, tracked or not."""
     keep_recording: bool = False

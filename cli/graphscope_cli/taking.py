@@ -102,7 +102,7 @@ class _Taker:
         with self._telling_faults():
             from graphscope.capture.backward import watch_backward
 
-            self._watching.enter_context(watch_backward(self._tell))
+            self._watching.enter_context(watch_backward(self._tell, transforms=self._request.transforms))
 
     def close(self) -> None:
         """Leave torch as it was."""

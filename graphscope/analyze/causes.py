@@ -34,11 +34,11 @@ CAUSES: dict[Cause, Words] = {
         "Use it on the way to {root}. If it is not meant to train, freeze or remove it.",
     ),
     Cause.NO_GRAD: Words(
-        "Between {name} and {root} values were computed with gradients off: {switch}.",
+        "On the way from {name} to {root}, values were computed with gradients off: {switch}.",
         "Move what should train out of there, or take the switch away.",
     ),
     Cause.INFERENCE_MODE: Words(
-        "Between {name} and {root} values were computed in inference mode, which records nothing: {switch}.",
+        "On the way from {name} to {root}, values were computed in inference mode, which records nothing: {switch}.",
         "Take inference_mode away where something should train. Inside it enable_grad() does not help, "
         "inference_mode(False) does.",
     ),
@@ -47,8 +47,7 @@ CAUSES: dict[Cause, Words] = {
         "Remove the detach(). If the cut is wanted, freeze what lies before it.",
     ),
     Cause.DATA: Words(
-        "Past autograd, through .data or a new nn.Parameter, only the numbers were handed on: no gradient comes from "
-        "{root} to {name}.",
+        "Here only numbers are handed on, past autograd, as .data does: no gradient comes from {root} to {name}.",
         "Compute with the tensors themselves. To use other weights in a module, call torch.func.functional_call.",
     ),
     Cause.INTEGER_DTYPE: Words(
@@ -85,6 +84,24 @@ CAUSES: dict[Cause, Words] = {
 CHECKPOINTED = Words(
     "{name} is used in a block of a reentrant checkpoint that got no tensor that requires grad: {where}.",
     "Use checkpoint(…, use_reentrant=False), or call requires_grad_() on the input of the block.",
+)
+NEW_LEAF = Words(
+    "nn.Parameter(…) makes a new leaf that takes only the numbers, so no gradient comes from {root} through it to "
+    "{name}.",
+    "Give the module the tensor itself: torch.func.functional_call computes with weights that are results.",
+)
+DETACHED_INSIDE = Words(
+    "The values are taken without their history here, as detach() does: no gradient comes from {root} to {name}.",
+    "Use the tensor itself there. If the cut is wanted, freeze what lies before it.",
+)
+NAME_GIVEN_AWAY = Words(
+    "{where} computes a new tensor with gradients off and calls it {name}: it has no history, and the leaf that "
+    "was called {name} is out of reach.",
+    "Change the leaf in place there, under torch.no_grad(): {name} -= …, or {name}.copy_(…).",
+)
+NONE_RETURNED = Words(
+    "The backward of {op} returns None where {name} waits for its gradient ({where}).",
+    "Return its gradient from backward, in the order of forward's arguments.",
 )
 ELSEWHERE = " | The backward at {elsewhere} does reach it."
 """Added to whatever is said of a tensor that another loss trains."""
@@ -137,8 +154,7 @@ HAZARDS: dict[str, Kind] = {
         _E,
         "{root} is built on a graph that {freed_where} has run backward and freed: backward will raise. | {where} "
         "uses that graph again.",
-        "Run the forward pass again for the second loss, or add the losses and call backward once. retain_graph=True "
-        "at {freed_where} keeps the graph, and its memory.",
+        "{advice} | retain_graph=True at {freed_where} keeps the graph, and its memory.",
     ),
     "graph_already_run": Kind(
         _N,
@@ -172,6 +188,12 @@ HAZARDS: dict[str, Kind] = {
         "The derivative of {op} is zero everywhere, so backward will fill {names} with zeros.",
         "Leave the rounding out in training, or pass the gradient straight through: x + (x.round() - x).detach().",
     ),
+    "gradient_without_graph": Kind(
+        _N,
+        "{name} is a gradient computed at {where} without create_graph=True. For {root} it is a constant: nothing "
+        "trains through it.",
+        "Pass create_graph=True to torch.autograd.grad (or backward) there, if {root} is to train through it.",
+    ),
     "gradient_is_none": Kind(
         _W,
         "The backward of {op} returns None for {name}: the graph leads there, but no gradient will arrive.",
@@ -179,7 +201,7 @@ HAZARDS: dict[str, Kind] = {
     ),
     "infinite_derivative": Kind(
         _W,
-        "{op} is taken of {count} values where its derivative is infinite: backward will bring inf or NaN. | A mask "
+        "{op} is taken of {count} where its derivative is infinite: backward will bring inf or NaN. | A mask "
         "after it (where, multiplication by 0) does not help, since 0 times inf is NaN.",
         "Keep the values away from that point before {op}: add a small eps, or use clamp or where on its input.",
     ),
@@ -262,7 +284,7 @@ HAZARDS: dict[str, Kind] = {
         _W,
         "{name} is no leaf: it is the result of {op} on the tensor that requires grad, and that tensor has no name "
         "any more. {name}.grad stays None.",
-        "Convert first, then ask for the gradient: {name} = tensor.to(…).requires_grad_().",
+        "{first} first, then ask for the gradient: {name} = {how}.",
     ),
     "train_layer_in_no_grad": Kind(
         _W,

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from graphscope.analyze.causes import (
-    CAUSES,
-    CHECKPOINTED,
     DROPPED,
     ELSEWHERE,
     MARKED_ONCE,
     NEVER_CALLED,
+    NONE_RETURNED,
     WITHOUT_HISTORY,
     Words,
     say,
@@ -24,7 +23,7 @@ from graphscope.analyze.causes import (
 from graphscope.analyze.collapse import collapse
 from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards import find_hazards
-from graphscope.analyze.sight import Sight, listed
+from graphscope.analyze.sight import Sight, listed, to_op_words
 from graphscope.findings import Because, Cause, Explained, Group, Verdict, to_place
 from graphscope.garbage import collection_paused
 from graphscope.model import GraphData, Kind, Node, Role, TensorInfo
@@ -121,7 +120,12 @@ def _causes_of_trainable(sight: Sight, node: Node) -> list[Because]:
     """Of a leaf that wants a gradient and is not reached."""
     cuts = sight.flow.cuts[sight.flow.position[node.id]]
     if cuts is not None:
-        found = sight.flow.because([cut.step for cut in cuts])
+        steps = [cut.step for cut in cuts]
+        if any(
+            sight.flow.steps[step].gradient for step in steps
+        ):  # a backward answers with None: no need to look inside
+            steps = [step for step in steps if sight.flow.steps[step].gradient or not sight.flow.is_inside(step)]
+        found = sight.flow.because(steps)
         return found or [Because(Cause.UNKNOWN, None, (node.id,))]
     if not sight.data.recorded or sight.is_stopped:
         return [Because(Cause.UNKNOWN, None, (node.id,))]
@@ -143,7 +147,7 @@ def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
     dropped = [Because(Cause.UNUSED, last.location, (last.id,))]
     left, back = sight.leaving(ends), sight.came_back(node)
     unique = sight.flow.unique([*left, *back])
-    if back or len(left) == len(ends):
+    if back or len(left) == len(ends) or last.location in {one.location for one in left}:
         return unique
     if not left:
         return dropped
@@ -152,24 +156,24 @@ def _causes_of_dropped(sight: Sight, node: Node) -> list[Because]:
 
 def _words(sight: Sight, verdict: Verdict, node: Node, because: Because) -> tuple[Words, dict[str, object]]:
     """The sentences for a cause and what fills their braces, the name left out."""
-    template = CAUSES[because.cause]
+    template = sight.template(because)
     words: dict[str, object] = {"root": sight.root_words}
     if because.location is not None:
         words["where"] = to_place(because.location)
     if verdict.requires_grad and verdict.is_leaf:
-        words["elsewhere"] = sight.backward_reaching(node)
+        words["elsewhere"] = sight.backward_reaching(node) if template is not NONE_RETURNED else None
     target = sight.data.by_id.get(because.nodes[-1]) if because.nodes else None
     if because.cause is Cause.NON_LEAF:
         words["leaf"] = sight.leaves_behind(node)
     elif because.cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE}:
         words["switch"] = sight.switch_words(because, target)
-        template = CHECKPOINTED if sight.is_checkpointed(target) else template
     elif because.cause in {Cause.INTEGER_DTYPE, Cause.NON_DIFFERENTIABLE}:
-        words["op"] = target.op if target is not None and target.op else "an operation"
+        words["op"] = to_op_words(target)
     elif because.cause is Cause.NOT_IN_GRAPH:
         words["other"] = sight.replacements.words_of(because)
-    elif because.cause is Cause.CUSTOM_FUNCTION and because.nodes == (node.id,):
-        template = MARKED_ONCE
+    elif because.cause is Cause.CUSTOM_FUNCTION:
+        words["op"] = to_op_words(target)
+        template = MARKED_ONCE if because.nodes == (node.id,) else template
     elif because.cause is Cause.CONSTANT and verdict.kind == "result":
         template = WITHOUT_HISTORY
     elif because.cause is Cause.UNKNOWN and not sight.data.recorded:

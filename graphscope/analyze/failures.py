@@ -16,7 +16,7 @@ from graphscope.analyze.flow import Flow
 from graphscope.analyze.hazards.derivatives import reading_line
 from graphscope.analyze.hazards.roots import main_cause
 from graphscope.analyze.sight import Sight
-from graphscope.findings import Explained, Failure, Hazard, Raised, to_place
+from graphscope.findings import Cause, Explained, Failure, Hazard, Raised, to_place
 from graphscope.model import Clue, GraphData, Kind, Location, Node, State
 
 
@@ -160,6 +160,35 @@ def _not_used(scene: _Scene) -> _Story | None:
         scene.raised.location,
         f"A gradient is asked for a tensor that {scene.sight.root_words} does not depend on.",
         "Compute with it on the way, or pass allow_unused=True and take None for its gradient.",
+    )
+
+
+def _grad_is_none(scene: _Scene) -> _Story | None:
+    """``None`` where the program expects a gradient; the failing line says whose."""
+    place = scene.raised.location
+    names = _GRAD_OF.findall(place.code) if place is not None else []
+    if not names:
+        return None
+    rows = [row for row in scene.explanation.tensors if {row.name, *row.aliases} & set(names)]
+    row = next((one for one in rows if not one.receives_grad), None)
+    if row is None and not rows:  # as in a loop over parameters
+        row = next(iter(scene.explanation.missing), None)
+    name = row.name if row is not None else names[0]
+    if row is not None and row.cause is Cause.NON_LEAF:
+        return _Story(
+            row.location,
+            f"{name}.grad is None: {name} is no leaf, it was computed at {to_place(row.location)}, and backward fills "
+            "only the .grad of leaves.",
+            f"To update a leaf, change it in place under with torch.no_grad(): {name} -= …. To see the gradient of a "
+            f"result, call {name}.retain_grad() before backward.",
+            (place,),
+        )
+    if row is not None and row.cause is not None:
+        return _Story(row.location or place, f"{name}.grad is None. {row.message}", row.remedy, (place,))
+    return _Story(
+        place,
+        f"{names[0]}.grad is None here: no backward has filled it yet, or zero_grad() has emptied it since.",
+        "Read it after backward() and before zero_grad().",
     )
 
 
@@ -404,6 +433,8 @@ def _unused_in_reduction(scene: _Scene) -> _Story | None:
     return _Story(missing[0].location, missing[0].message, missing[0].remedy)
 
 
+_GRAD_OF = re.compile(r"([\w.\[\]]*\w\]?)\.grad\b")
+
 _Teller = Callable[[_Scene], _Story | None]
 
 _STORIES: tuple[tuple[re.Pattern[str], _Teller], ...] = tuple(
@@ -438,6 +469,7 @@ _STORIES: tuple[tuple[re.Pattern[str], _Teller], ...] = tuple(
         (r"does not support the (asynchronous )?context manager protocol|AttributeError: __enter__", _no_parentheses),
         (r"cannot register a hook on a tensor that doesn't require grad", _hook_without_gradient),
         (r"optimizer got an empty parameter list", _no_parameters),
+        (r"NoneType", _grad_is_none),
         (r"finished reduction in the prior iteration", _unused_in_reduction),
         (r"", _unpacking),
     )

@@ -10,6 +10,8 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -50,11 +52,19 @@ _ALIASES = frozenset(
 )
 """Ops whose result is the same memory, or a part of it."""
 
+_FACTORIES = frozenset(
+    f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+) | frozenset(f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "zeros"))
+"""Ops that read the shape of a tensor and not its values."""
+
 _LIMIT = 8
 """Causes kept of one tensor."""
 
 _OF_OPTIMIZERS = ("foreach", "fused_")
 """Ops on many parameters at once, which write each of them with what belongs to it alone."""
+
+ASSIGNED = re.compile(r"(\w+)\s*=[^=]")
+"""A line that gives a name to what it computes."""
 
 _NEAR = 12
 """Lines within which two statements are taken to stand in one short function."""
@@ -101,6 +111,7 @@ class Flow:
         found = [
             Step(position[edge.source], position[edge.target], self._cut(edge), edge.gradient)
             for edge in self.data.edges
+            if self.data.by_id[edge.target].op not in _FACTORIES
         ]
         return [*found, *self._reads_of_written()]
 
@@ -123,10 +134,38 @@ class Flow:
     @cached_property
     def reached(self) -> bytearray:
         """By position: a backward runs through here, by torch's edges or when a checkpoint runs its block again."""
-        reached = bytearray(node.reached for node in self.data.nodes)
+        reached = self._given_gradients() if self._unanswered else bytearray(node.reached for node in self.data.nodes)
         for place, node in enumerate(self.data.nodes):
             if node.reached and node.backward == CHECKPOINT_NODE:
                 self._revive(place, reached)
+        return reached
+
+    @cached_property
+    def _unanswered(self) -> dict[tuple[str, str], Location | None]:
+        """Inputs of custom Functions, as function and source, that their ``backward`` answers with None."""
+        found = [one for one in self.data.evidence if one.clue is Clue.NO_GRADIENT and len(one.nodes) > 1]
+        edges = Counter((edge.target, edge.source) for edge in self.data.edges if edge.gradient) if found else Counter()
+        pairs = {(one.nodes[0], one.nodes[1]): one.location for one in found}
+        return {pair: where for pair, where in pairs.items() if edges[pair] == 1}
+
+    def _given_gradients(self) -> bytearray:
+        """By position: a gradient really comes here. torch runs what lies behind a None, and hands on nothing.
+
+        A custom Function gets zeros for a None, so that behind it there are gradients again.
+        """
+        reached = bytearray(len(self.data.nodes))
+        waiting = [(root, True) for root in self.data.roots]
+        seen: set[tuple[str, bool]] = set(waiting)
+        while waiting:
+            identity, given = waiting.pop()
+            node = self.data.by_id[identity]
+            given = given or is_custom(node)
+            reached[self.position[identity]] |= given
+            for edge in self.data.incoming[identity]:
+                step = (edge.source, given and (identity, edge.source) not in self._unanswered)
+                if edge.gradient and step not in seen:
+                    seen.add(step)
+                    waiting.append(step)
         return reached
 
     def _revive(self, checkpoint: int, reached: bytearray) -> None:
@@ -181,7 +220,7 @@ class Flow:
             for number in numbers:
                 step = self.steps[number]
                 before = () if step.gradient else found[step.source]
-                here = (number,) if step.cut is not None else before
+                here = (number,) if step.cut is not None and not step.gradient else before
                 if here and here != ways:
                     ways = tuple(dict.fromkeys((*ways, *here)))[:_LIMIT]
             found[place] = ways
@@ -198,6 +237,11 @@ class Flow:
         for cut in cuts:
             found.setdefault((cut.cause, cut.location), cut)
         return list(found.values())
+
+    def is_inside(self, number: int) -> bool:
+        """A step into the forward of a custom Function."""
+        cut = self.steps[number].cut
+        return cut is not None and cut.cause is Cause.CUSTOM_FUNCTION
 
     def followers(self, start: int) -> list[int]:
         """Positions of everything that the value at ``start`` went into, itself left out, in order."""
@@ -231,7 +275,10 @@ class Flow:
 
     def _cut(self, edge: Edge) -> Because | None:
         if edge.gradient:
-            return None
+            ends = (edge.target, edge.source)
+            return (
+                Because(Cause.CUSTOM_FUNCTION, self._unanswered[ends], ends[::-1]) if ends in self._unanswered else None
+            )
         source, target = self.data.by_id[edge.source], self.data.by_id[edge.target]
         ends = (edge.source, edge.target)
         cause = _CUTS.get(edge.reason) if edge.reason is not None else None
@@ -241,9 +288,12 @@ class Flow:
         if read.is_inference and read.requires_grad and cause in {Cause.NON_DIFFERENTIABLE, Cause.UNKNOWN}:
             return Because(Cause.INFERENCE_MODE, self._made_at(source) or target.location, ends)
         if target.kind is Kind.LEAF:  # an alias that somebody made of it
-            return Because(cause, target.location or source.location, ends)
-        if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and target.region is not None:
-            return Because(cause, self._region_places[target.region] or target.location, ends)
+            return Because(cause, self._made_anew_at(source) or target.location or source.location, ends)
+        if cause is Cause.NO_GRAD and gives_name_away(source, target):
+            return Because(cause, target.location, ends)
+        region = target.region or source.region  # a view of a leaf, made with gradients off, is read outside
+        if cause in {Cause.NO_GRAD, Cause.INFERENCE_MODE} and region is not None:
+            return Because(cause, self._region_places[region] or target.location, ends)
         if cause is Cause.DETACH and target.location is not None and "deepcopy(" in target.location.code:
             return Because(Cause.NOT_IN_GRAPH, target.location, ends)  # a copy has taken its place
         if cause is Cause.NON_DIFFERENTIABLE and _hands_on_indices(target):
@@ -272,7 +322,26 @@ class Flow:
             return None
         if source.outputs[edge.output].requires_grad is False or not self._wanted[self.position[source.id]]:
             return None
-        return Because(Cause.DATA, target.location or source.location, (edge.source, edge.target))
+        where = self._made_anew_at(source) or target.location or source.location
+        return Because(Cause.DATA, where, (edge.source, edge.target))
+
+    def _made_anew_at(self, source: Node) -> Location | None:
+        """The ``nn.Parameter(…)`` that took the numbers of a node: the one that names it, else the next in the file."""
+        made = source.location
+        marks = [
+            (one.words[0], one.location)
+            for one in self.data.evidence
+            if one.clue is Clue.STATEMENT and one.subject == "new_parameter" and one.words and one.location is not None
+        ]
+        names = {_assigned(source), *(name for info in source.outputs for name in info.names)}
+        names |= {name.partition(".")[2] for name in names if name is not None}
+        named = [where for word, where in marks if word.removeprefix("self.") in names]
+        after = [
+            where
+            for _, where in marks
+            if made is not None and where.file == made.file and 0 <= where.line - made.line <= _NEAR
+        ]
+        return next(iter([*(named if len(named) == 1 else ()), *after]), None)
 
     def _untracked_output(self, edge: Edge, source: Node) -> Because | None:
         """One of several outputs of a recorded op: the indices beside the values."""
@@ -300,30 +369,31 @@ class Flow:
         writers = self._writers()
         if not writers:
             return
-        memory = self._memory
         for root, places in writers.items():
             writers[root] = sorted(set(places))
             for earlier, later in itertools.pairwise(writers[root]):
                 yield Step(earlier, later, None, gradient=False)
         for edge in self.data.edges:
             source, reader = self.position[edge.source], self.position[edge.target]
-            places = writers.get(memory[source], [])
+            places = writers.get(self._memory_of(source, edge.output), [])
             before = bisect.bisect_left(places, reader)
             made = -1 if self.data.nodes[source].kind is Kind.LEAF else source  # a leaf stands right before its reader
             if before and places[before - 1] > made:
                 yield Step(places[before - 1], reader, self._through_data(places[before - 1]), gradient=False)
 
-    def _writers(self) -> dict[int, list[int]]:
+    def _writers(self) -> dict[tuple[int, int], list[int]]:
         """Positions of the ops that wrote in place, by the memory that they wrote to."""
-        writers: dict[int, list[int]] = {}
+        writers: dict[tuple[int, int], list[int]] = {}
         for place, node in enumerate(self.data.nodes):
             if node.writes and not self.is_bookkeeping(node):
+                read = {edge.source: edge.output for edge in self.data.incoming[node.id]}
                 for written in node.writes:
-                    writers.setdefault(self._memory[self.position[written]], []).append(place)
+                    memory = self._memory_of(self.position[written], read.get(written, 0))
+                    writers.setdefault(memory, []).append(place)
         for evidence in self.data.evidence:
             if evidence.clue is Clue.REASSIGNED and len(evidence.nodes) == 2:  # noqa: PLR2004  leaf and maker
                 leaf, maker = (self.position[identity] for identity in evidence.nodes)
-                writers.setdefault(self._memory[leaf], []).append(maker)
+                writers.setdefault(self._memory_of(leaf, 0), []).append(maker)
         return writers
 
     def _through_data(self, writer: int) -> Because | None:
@@ -345,14 +415,37 @@ class Flow:
         return wanted
 
     @cached_property
-    def _memory(self) -> list[int]:
-        """By position: the first node with the same memory, as far as ops and writes in place tell."""
-        memory = list(range(len(self.data.nodes)))
+    def _memory(self) -> list[tuple[int, int] | None]:
+        """By position: node and output with the same memory, the first as far as ops and writes in place tell.
+
+        ``None`` of what has memory of its own: one for each output.
+        """
+        memory: list[tuple[int, int] | None] = [None] * len(self.data.nodes)
         for place, node in enumerate(self.data.nodes):
             if node.kind is Kind.OP and (node.op in _ALIASES or node.writes):
                 for edge in self.data.incoming[node.id][:1]:
-                    memory[place] = memory[self.position[edge.source]]
+                    source = self.position[edge.source]
+                    memory[place] = memory[source] or (source, edge.output)
         return memory
+
+    def _memory_of(self, place: int, output: int) -> tuple[int, int]:
+        return self._memory[place] or (place, output)
+
+
+def is_custom(node: Node) -> bool:
+    """A backward node of a ``torch.autograd.Function`` in Python."""
+    return node.note is not None and "custom autograd.Function" in node.note
+
+
+def gives_name_away(leaf: Node, made: Node) -> bool:
+    """``w = w - step``: the line gives the name of a leaf to what it computes of it."""
+    name = _assigned(made)
+    return leaf.kind is Kind.LEAF and name is not None and name in {*leaf.names, _assigned(leaf)}
+
+
+def _assigned(node: Node) -> str | None:
+    found = ASSIGNED.match(node.location.code) if node.location is not None else None
+    return None if found is None else found[1]
 
 
 def _merged(ways: tuple[Cut, ...], more: tuple[Cut, ...]) -> tuple[Cut, ...]:

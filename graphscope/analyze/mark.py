@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from graphscope.analyze.explain import explain
 from graphscope.findings import Explained, Severity
-from graphscope.model import GraphData
+from graphscope.model import Clue, GraphData, State
 
 _SHORT: dict[str, str] = {
     "saved_tensor_modified": "overwrites what backward needs",
@@ -19,6 +20,24 @@ _SHORT: dict[str, str] = {
     "everything_frozen": "frozen",
 }
 """What a box says of a hazard; whatever else there is stands in the report."""
+
+
+_FAULTS = frozenset({"Error", "NotImplemented"})
+"""Backward nodes that stand for a derivative that there is not."""
+
+
+def mark_what_will_raise(data: GraphData) -> GraphData:
+    """As ``mark``, of the graph that a backward is about to run through; most are sound, and are not explained."""
+    clues = {one.clue for one in data.evidence}
+    if Clue.BACKWARD not in clues or any((node.note or "").startswith("×") for node in data.nodes):
+        return data
+    if Clue.OVERWRITE in clues or not all(data.by_id[root].outputs[0].requires_grad for root in data.roots):
+        return mark(data, explain(data, starts_backward=True))
+    is_suspect = any(
+        (node.backward or "").rpartition("::")[2] in _FAULTS or any(saved.state is State.FREED for saved in node.saved)
+        for node in data.nodes
+    )
+    return mark(data, explain(data, starts_backward=True)) if is_suspect else data
 
 
 def mark(data: GraphData, explained: Explained) -> GraphData:

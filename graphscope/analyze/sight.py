@@ -7,7 +7,16 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 
-from graphscope.analyze.flow import Flow
+from graphscope.analyze.causes import (
+    CAUSES,
+    CHECKPOINTED,
+    DETACHED_INSIDE,
+    NAME_GIVEN_AWAY,
+    NEW_LEAF,
+    NONE_RETURNED,
+    Words,
+)
+from graphscope.analyze.flow import ASSIGNED, Flow, gives_name_away, is_custom
 from graphscope.analyze.replaced import Replacements
 from graphscope.findings import Because, Cause, Verdict, to_place
 from graphscope.model import Clue, Evidence, GraphData, Kind, Location, Node, Role, TensorInfo, reached_from
@@ -17,9 +26,10 @@ _ENDS = 16
 """Dead ends of one tensor that are looked at."""
 _CONVERSIONS = re.compile(r"\b(tensor|as_tensor|asarray|from_numpy|array|Tensor|FloatTensor)\(")
 """What makes a tensor of numbers."""
-_ASSIGNED = re.compile(r"(\w+)\s*=[^=]")
 _LEAVES = re.compile(r"\b(numpy|tolist|item|__array__)\b|\bnp\.|\bfloat\(")
 """What takes the values of a tensor out of torch."""
+_COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+"""torch turns some round: ``x > w`` with a parameter w is ``lt``."""
 _COMMENT = re.compile(r"\s*#[^'\"]*$")
 _WORDS = re.compile(r"[^\W\d]\w*")
 _MODE_WORDS = {"no_grad": "no_grad()", "inference_mode": "inference_mode()"}
@@ -142,13 +152,25 @@ class Sight:
             numbers = self.flow.outgoing[place]
             if not any(self._goes_on(number) for number in numbers):
                 node = self.data.nodes[place]
-                found[place] = () if self.flow.is_bookkeeping(node) else (place,)
+                found[place] = () if self.flow.is_bookkeeping(node) or self._is_update(node) else (place,)
             ways = {found[self.flow.steps[number].target] for number in numbers} - {()}
             if len(ways) == 1 and not found[place]:
                 (found[place],) = ways
             elif ways:
                 found[place] = tuple(sorted({*found[place], *(end for way in ways for end in way)})[-_ENDS:])
         return found
+
+    def _is_update(self, node: Node) -> bool:
+        """``p.data -= …`` of a leaf is no use of it, nor is the ``p.data`` of one that came no further."""
+        edge = next(iter(self.data.incoming[node.id]), None)
+        if edge is None or (node.op != "detach" and not node.writes):
+            return False
+        if node.location is not None and _LEAVES.search(node.location.code):
+            return False
+        written = self.data.by_id[edge.source]
+        while written.op == "detach" and self.data.incoming[written.id]:
+            written = self.data.by_id[self.data.incoming[written.id][0].source]
+        return written.kind is Kind.LEAF and written.outputs[0].requires_grad is True
 
     def _followers(self, node: Node) -> list[int]:
         return [
@@ -180,7 +202,7 @@ class Sight:
         followers = [self.data.nodes[place] for place in self._followers(node)]
         lines = {one.location for one in followers if one.location is not None}
         names = {name for one in followers for name in one.names}
-        names |= {match[1] for one in lines if (match := _ASSIGNED.match(one.code)) is not None}
+        names |= {match[1] for one in lines if (match := ASSIGNED.match(one.code)) is not None}
         return [
             Because(Cause.LEFT_PYTORCH, leaf.location, (leaf.id,))
             for leaf, words in self._made_of_numbers
@@ -215,10 +237,17 @@ class Sight:
         return [
             Because(Cause.LEFT_PYTORCH, node.location, (node.id,))
             for node in nodes
-            if node.op in {"detach", "local_scalar_dense"}
-            and node.location is not None
-            and _LEAVES.search(node.location.code)
+            if node.location is not None
+            and node.op in {"detach", "local_scalar_dense"}
+            and (
+                _LEAVES.search(node.location.code) or (node.op == "local_scalar_dense" and self._hands_on_number(node))
+            )
         ]
+
+    def _hands_on_number(self, node: Node) -> bool:
+        """``item()``, ``float()`` or ``int()``, not the truth value that an ``if`` asks for."""
+        (edge, *_) = self.data.incoming[node.id] or (None,)
+        return edge is not None and self.data.by_id[edge.source].outputs[edge.output].dtype != "bool"
 
     def leaves_behind(self, node: Node) -> str:
         """The leaves that a gradient at ``node`` goes on to, in words."""
@@ -237,13 +266,30 @@ class Sight:
                     waiting.append(edge.source)
         return listed(list(names), "and") or "the leaves behind it"
 
+    def template(self, because: Because) -> Words:
+        """The sentences for a cause, as the place of it asks for."""
+        nodes = [self.data.by_id[identity] for identity in because.nodes]
+        if because.cause is Cause.NO_GRAD and self.is_checkpointed(nodes[-1] if nodes else None):
+            return CHECKPOINTED
+        if because.cause is Cause.NO_GRAD and len(nodes) > 1 and gives_name_away(nodes[0], nodes[-1]):
+            return NAME_GIVEN_AWAY
+        if because.cause is Cause.DETACH and because.location is not None and "detach" not in because.location.code:
+            return DETACHED_INSIDE
+        if because.cause is Cause.DATA and because.location is not None and "Parameter(" in because.location.code:
+            return NEW_LEAF
+        if because.cause is Cause.CUSTOM_FUNCTION and len(nodes) > 1 and is_custom(nodes[-1]):
+            return NONE_RETURNED
+        return CAUSES[because.cause]
+
     def is_checkpointed(self, node: Node | None) -> bool:
         """An op that a reentrant checkpoint ran with gradients off."""
         return node is not None and any(one.id == node.region and one.mode == "checkpoint" for one in self.data.regions)
 
     def switch_words(self, because: Because, target: Node | None) -> str:
         """What switched gradients off, and where."""
-        region = next((one for one in self.data.regions if target is not None and one.id == target.region), None)
+        nodes = [target, *(self.data.by_id[identity] for identity in because.nodes)]
+        stands_in = next((node.region for node in nodes if node is not None and node.region is not None), None)
+        region = next((one for one in self.data.regions if one.id == stands_in), None)
         where = to_place(because.location)
         if (
             because.location is not None
@@ -255,6 +301,17 @@ class Sight:
         if because.cause is Cause.INFERENCE_MODE:
             return f"inference_mode at {where}"
         return f"no_grad at {where}"
+
+
+def to_op_words(node: Node | None) -> str:
+    """An op to begin a sentence with; a conversion says to what."""
+    if node is None or not node.op:
+        return "An operation"
+    if node.op in _COMPARISONS:
+        return "A comparison"
+    if node.op == "to_copy" and node.outputs:
+        return f"A conversion to {node.outputs[0].dtype}"
+    return node.op
 
 
 def _is_factory_made(node: Node) -> bool:

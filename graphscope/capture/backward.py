@@ -58,8 +58,11 @@ class BackwardCall(NamedTuple):
 
 
 @contextlib.contextmanager
-def watch_backward(tell: Callable[[BackwardCall], None]) -> Iterator[None]:
+def watch_backward(tell: Callable[[BackwardCall], None], *, transforms: bool = True) -> Iterator[None]:
     """Call ``tell`` whenever the program is about to run backward; what it raises reaches the program.
+
+    ``torch.func.grad`` and its kin differentiate too, on stand-ins of the program's tensors, and fill no ``.grad``;
+    without ``transforms`` they are left alone.
 
     >>> import torch
     >>> from graphscope.capture.backward import watch_backward
@@ -82,7 +85,7 @@ def watch_backward(tell: Callable[[BackwardCall], None]) -> Iterator[None]:
 
     def announce(outputs: Sequence[Any], frame: FrameType) -> None:
         callers = [] if _inside_backward() else list(_callers(frame))
-        if callers and not _is_traced(callers):
+        if callers and not _is_traced(callers) and (transforms or not _is_transformed(callers)):
             tell(BackwardCall(next(counter), tuple(outputs), program_frames(callers)))
 
     _leave_to_interpreter(run_backward.__code__)
@@ -160,6 +163,12 @@ def _is_traced(callers: Iterable[FrameType]) -> bool:
         if _is_program(frame):
             return False
     return False
+
+
+def _is_transformed(callers: Iterable[FrameType]) -> bool:
+    """A transform of ``torch.func`` asked for this backward."""
+    torchs = itertools.takewhile(lambda frame: not _is_program(frame), callers)
+    return any(frame.f_globals.get("__name__") == "torch._functorch.eager_transforms" for frame in torchs)
 
 
 def _is_program(frame: FrameType) -> bool:

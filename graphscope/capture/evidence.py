@@ -35,6 +35,11 @@ _STATEMENTS = 300
 _OF_HOLDERS = frozenset({suspects.KEEP, suspects.ATTRIBUTE, suspects.ADD})
 """Findings that say something only of what holds a tensor with history."""
 
+_NEED_NO_OP = frozenset(
+    {suspects.FREEZE, suspects.REQUIRE, suspects.ATTRIBUTE, suspects.COMPILE, suspects.NEW_PARAMETER}
+)
+"""Findings that say something also of a function in which no op ran."""
+
 _TENSOR_FLAGS = frozenset({"requires_grad", "requires_grad_"})
 _DROPOUTS = frozenset({"native_dropout", "dropout", "alpha_dropout", "feature_dropout", "bernoulli"})
 _NORMALIZATIONS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm"})
@@ -353,7 +358,7 @@ def _findings(links: Links, wanted: set[str] | None) -> Iterator[tuple[suspects.
         scopes = {code.co_firstlineno for code in ran if code.co_filename == file} | {0}
         told: Iterable[suspects.Finding] = suspects.findings_in(file)[:_STATEMENTS]
         for finding in told:
-            needs_no_op = finding.name in {suspects.FREEZE, suspects.REQUIRE, suspects.ATTRIBUTE, suspects.COMPILE}
+            needs_no_op = finding.name in _NEED_NO_OP
             if (wanted is None or finding.name in wanted) and (needs_no_op or finding.scope in scopes):
                 yield finding, _place(links, file, finding)
 

@@ -252,7 +252,10 @@ class _Merge:
         if source < self._first_leaf:
             tracked = self._describe.tracked(source, output)
         else:
-            tracked = source in self._nodes and bool(self._nodes[source].outputs[output].requires_grad)
+            node = self._nodes.get(source)
+            if node is None and source >= self._first_walked:  # its turn comes later
+                node = self._walked.data.nodes[source - self._first_walked]
+            tracked = node is not None and bool(node.outputs[output].requires_grad)
         link = _Link(source, output, 0, False, Reason.DATA if tracked else None, None)  # noqa: FBT003  a record
         self._links.setdefault(number, []).append(link)
 

@@ -16,6 +16,7 @@ _LEAVES_TORCH = frozenset(
         "tolist",
         "item",
         "tensor",
+        "new_tensor",
         "as_tensor",
         "from_numpy",
         "asarray",

@@ -26,6 +26,11 @@ _INDENT = "  "
 _MARKS = {Severity.ERROR: "×", Severity.WARNING: "!", Severity.NOTE: "·"}
 _STYLES = {Severity.ERROR: f"bold {ALARM_STYLE}", Severity.WARNING: "bold yellow", Severity.NOTE: "dim"}
 
+_RAISING = frozenset(
+    {"saved_tensor_modified", "graph_freed", "derivative_not_implemented", "double_backward_unsupported"}
+)
+"""Hazards that backward stumbles over on the way."""
+
 CAUSE_WORDS: dict[Cause, str] = {
     Cause.FROZEN: "frozen",
     Cause.CONSTANT: "not asked for",
@@ -33,7 +38,7 @@ CAUSE_WORDS: dict[Cause, str] = {
     Cause.NO_GRAD: "gradients were off",
     Cause.INFERENCE_MODE: "inference mode",
     Cause.DETACH: "cut by detach()",
-    Cause.DATA: "cut by .data",
+    Cause.DATA: "only numbers handed on",
     Cause.INTEGER_DTYPE: "integers carry no gradient",
     Cause.NON_DIFFERENTIABLE: "no derivative",
     Cause.LEFT_PYTORCH: "left PyTorch",
@@ -73,11 +78,14 @@ class _Writer:
         explained = self._explained
         if explained.error is not None:
             yield from self._failure(explained.error)
+        verdict = list(self._verdict())
+        if explained.error is not None and verdict:
             yield []
-        yield from self._verdict()
+        yield from verdict
         for group in explained.groups[: None if self._details else _GROUPS_TOLD]:
             yield []
             yield from self._group(group)
+        yield from self._other_leaves()
         if len(explained.groups) > _GROUPS_TOLD and not self._details:
             yield []
             yield [Span(f"… and {len(explained.groups) - _GROUPS_TOLD} more reasons; --details tells them.", "dim")]
@@ -116,19 +124,18 @@ class _Writer:
         roots = " and ".join(visible(name) for name in self._explained.roots[:3]) or "the result"
         if len(self._explained.roots) > 3:  # noqa: PLR2004  as many as are named
             roots += " and others"
-        if not self._explained.tensors and self._explained.error is not None:
-            return  # what the tensors were called is gone with the functions that had them
+        if self._explained.error is not None and not (self._explained.tensors and self._explained.roots):
+            return  # there is no result yet, or what tensors were called is gone with the functions that had them
         if not rows:
             yield from self._leaves(roots)
         elif not trainable:
             text = f"All {len(rows)} parameters in sight are" if len(rows) > 1 else "The only parameter in sight is"
             yield [self._span(f"{GLYPHS[Look.FROZEN]} {text} frozen.", "bold")]
+            yield from self._leaves(roots)
         elif len(reached) == len(trainable):
-            count = (
-                "The only trainable parameter gets"
-                if len(reached) == 1
-                else f"All {len(reached)} trainable parameters get"
-            )
+            get = "would get" if self._raises() else "gets" if len(reached) == 1 else "get"
+            count = "The only trainable parameter" if len(reached) == 1 else f"All {len(reached)} trainable parameters"
+            count += f" {get}"
             yield from self._wrapped(
                 f"{GLYPHS[Look.TRAINABLE]} {count} a gradient from {roots}.", "bold green", _INDENT, ""
             )
@@ -142,20 +149,40 @@ class _Writer:
             text = f"{to_count_text(frozen, 'parameter')} {'is' if frozen == 1 else 'are'} frozen."
             yield [self._span(f"{GLYPHS[Look.FROZEN]} {text}", "")]
 
+    def _raises(self) -> bool:
+        """Backward has raised or will, so that nobody gets anything."""
+        kinds = {hazard.kind for hazard in self._explained.hazards if hazard.severity is Severity.ERROR}
+        return self._explained.error is not None or not kinds.isdisjoint(_RAISING)
+
     def _leaves(self, roots: str) -> Iterator[Line]:
         """Without a module it is about the named leaves."""
         rows = [row for row in self._explained.tensors if row.requires_grad and row.is_leaf]
         for row in rows:
             mark = GLYPHS[Look.TRAINABLE if row.receives_grad else Look.UNREACHED]
-            words = "gets a gradient" if row.receives_grad else "gets no gradient"
+            words = "gets no gradient"
+            if row.receives_grad:
+                words = "would get a gradient" if self._raises() else "gets a gradient"
             style = "bold green" if row.receives_grad else f"bold {ALARM_STYLE}"
             yield from self._wrapped(f"{mark} {visible(row.name)} {words} from {roots}.", style, _INDENT, "")
             if not row.receives_grad:
                 yield from self._place(row.location, CAUSE_WORDS[row.cause] if row.cause else "")
                 yield from self._sentence(row.message)
                 yield from self._remedy(row.remedy)
-        if not rows:
+        if not rows and not any(row.kind == "parameter" for row in self._explained.tensors):
             yield [self._span("There is no parameter and no leaf that requires grad in sight.", "bold")]
+
+    def _other_leaves(self) -> Iterator[Line]:
+        """Beside the parameters of modules: other leaves that want a gradient, are used, and are cut off."""
+        rows = self._explained.tensors
+        if not any(row.kind == "parameter" and row.requires_grad for row in rows):
+            return  # they are told in full
+        cut = [row for row in rows if row.is_cut_leaf]
+        for row in cut[: None if self._details else _NAMES_TOLD]:
+            yield []
+            yield from self._heading([row.name], [row])
+            yield from self._place(row.location, CAUSE_WORDS[row.cause] if row.cause else "")
+            yield from self._sentence(row.message)
+            yield from self._remedy(row.remedy)
 
     def _group(self, group: Group) -> Iterator[Line]:
         yield from self._heading(group.names, group.rows)

@@ -31,6 +31,9 @@ _STATE_WORDS = {
     State.UNAVAILABLE: "cannot be looked at",
 }
 
+_BY_TORCH = frozenset({"custom_function", "checkpoint"})
+"""Regions in which torch itself switches gradients off, since backward is taken care of in another way."""
+
 
 def details_of(node: Node, data: GraphData, show: Collection[str] = ()) -> tuple[str, ...]:
     """The further lines of a box, in reading order.
@@ -63,7 +66,9 @@ def _op_lines(node: Node, data: GraphData) -> Iterator[str]:
         if node.op is not None:
             yield short_backward(node.backward)
     elif node.mode is not None and node.mode != "grad":
-        yield f"not recorded: {MODE_WORDS.get(node.mode, node.mode)}"
+        inside = data.region_modes.get(node.region) if node.region is not None else None
+        mode = inside if inside in _BY_TORCH else node.mode
+        yield f"not recorded: {'in ' * (inside in _BY_TORCH)}{MODE_WORDS.get(mode, mode)}"
     elif look_of(node) is Look.UNTRACKED:
         yield "no backward node"
     if len(node.outputs) == 1:

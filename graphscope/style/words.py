@@ -39,8 +39,8 @@ MODE_WORDS: dict[str, str] = {
     "inference_mode": "inference_mode()",
     "enable_grad": "enable_grad()",
     "grad": "gradients on",
-    "custom_function": "custom Function",
-    "checkpoint": "checkpoint",
+    "custom_function": "a custom Function",
+    "checkpoint": "a reentrant checkpoint",
 }
 
 _UNNAMED = {Role.PARAMETER: "unnamed parameter", Role.BUFFER: "unnamed buffer", Role.INPUT: "unnamed input"}

@@ -240,3 +240,45 @@ def test_memory_of_a_training(train: Path) -> None:
     assert told["bytes"] == sum(share["bytes"] for share in told["by_op"]) > 0
     assert {share["op"] for share in told["by_op"]} >= {"addmm", "tanh", "pow"}
     assert {place["location"]["line"] for place in told["by_line"]} == {18, 21, 29}
+
+
+TRANSFORMED = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad
+
+net = nn.Linear(3, 1)
+frozen = {name: one.detach() for name, one in net.named_parameters()}
+slope = grad(lambda p: functional_call(net, p, (torch.ones(3),)).sum())(frozen)
+loss = net(torch.rand(2, 3)).sum()
+loss.backward()
+"""
+
+
+def test_a_gradient_of_func_is_not_the_backward(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TRANSFORMED, encoding="utf-8")
+    run = graphscope(tmp_path, "explain", "script.py", "--check")
+    assert (run.status, run.stdout) == (0, "● All 2 trainable parameters get a gradient from loss.\n")
+
+
+def test_a_script_that_only_infers_has_no_loss(tmp_path: Path) -> None:
+    text = "import torch\nnet = torch.nn.Linear(2, 1)\nwith torch.no_grad():\n    out = net(torch.ones(2))\n"
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    assert document(graphscope(tmp_path, "explain", "script.py", "--json"))["hazards"] == []
+
+
+def test_check_counts_leaves_where_there_is_no_module(tmp_path: Path) -> None:
+    text = "import torch\na, b = (torch.ones(2, requires_grad=True) for _ in range(2))\n"
+    text += "loss = (a.detach() * b).sum()\nloss.backward()\n"
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    run = graphscope(tmp_path, "explain", "script.py", "--check")
+    assert (run.status, run.messages) == (3, ["graphscope: --check: 1 leaf that requires grad without gradient: a"])
+
+
+def test_before_there_is_a_result_no_verdict_is_given(tmp_path: Path) -> None:
+    text = "import torch\nnet = torch.nn.Linear(2, 1)\nnet(torch.ones(3)).sum().backward()\n"
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    run = graphscope(tmp_path, "explain", "script.py")
+    assert run.status == 1
+    assert "gradient" not in run.stdout
+    assert run.stdout.endswith("script.py:3  net(torch.ones(3)).sum().backward()\n")

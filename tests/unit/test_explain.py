@@ -213,7 +213,6 @@ def test_what_is_right_gets_no_alarm(name: str, tmp_path: Path) -> None:
 NOT_FOR_BACKWARD = {
     *("bptt_no_detach", "inplace_relu_saved", "inplace_index", "mul_inplace_saved"),  # backward raises, as it should
     *("ok_truncated_bptt", "ok_training_loop", "ok_grad_accum"),  # it has run
-    "fn_returns_none",  # the graph leads to the parameter, and a hazard tells that nothing arrives
 }
 
 

@@ -15,6 +15,7 @@ from graphscope.capture.failure import graph_of_failure, read_error
 from graphscope.capture.record import Recorded, Recorder
 from graphscope.model import GraphData
 from graphscope.render.dot import to_dot
+from tests.cli.programs import render
 
 
 def noted(data: GraphData) -> dict[str, str]:
@@ -32,6 +33,15 @@ def test_the_op_that_overwrote_is_marked() -> None:
     assert noted(marked) == {"add": "× overwrites what backward needs"}
     assert "overwrites what backward needs" in str(to_dot(marked).source)
     assert [node.id for node in marked.nodes] == [node.id for node in data.nodes]
+
+
+def test_a_script_that_dies_in_its_first_backward_is_drawn_with_the_spot(tmp_path: Path) -> None:
+    text = "import torch\nw = torch.ones(2, requires_grad=True)\ny = w.exp()\ny += 1\nloss = y.sum()\nloss.backward()\n"
+    (tmp_path / "script.py").write_text(text, encoding="utf-8")
+    run = render(tmp_path, "script.py")
+    assert run.status == 1
+    assert "add  AddBackward0" in run.stdout
+    assert "× overwrites what backward needs" in run.stdout
 
 
 def test_a_graph_without_errors_stays_as_it_is() -> None:

@@ -27,25 +27,27 @@ def _optimizers(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]
     optimizers = sight.evidence[Clue.OPTIMIZER]
     held = {identity for one in optimizers for identity in one.nodes}
     tops = {row.name.partition(".")[0] for row in verdicts if row.node in held}
-    outside = [
+    every = [
         row
         for row in verdicts
-        if row.kind == "parameter"
-        and row.requires_grad
-        and row.receives_grad
-        and row.node not in held
-        and row.name.partition(".")[0] in tops
+        if row.kind == "parameter" and row.requires_grad and row.receives_grad and row.node not in held
     ]
+    outside = [row for row in every if row.name.partition(".")[0] in tops]
     for one in optimizers:
+        if not one.nodes and one.numbers[0] == one.numbers[1] > 0 and (twins := _twins(one, every)):
+            yield _strangers(sight, one, twins)
+            return
         if len(one.numbers) > 1 and one.numbers[1] and outside:
             same_shape = [row for row in outside if _shape(row) in one.words[1:]]
             yield _strangers(sight, one, same_shape or outside)
             return
+    outside = outside or (every if held else [])
     if outside:
         whole = {row.name.split(".")[1] for row in outside} - {
             row.name.split(".")[1] for row in verdicts if row.node in held and row.name.count(".") > 1
         }
-        severity = Severity.NOTE if all(row.name.split(".")[1] in whole for row in outside) else Severity.WARNING
+        is_whole = all(row.name.split(".")[1] in whole or row.name.partition(".")[0] not in tops for row in outside)
+        severity = Severity.NOTE if is_whole else Severity.WARNING
         yield make_hazard(
             "not_in_optimizer",
             None,
@@ -56,6 +58,17 @@ def _optimizers(sight: Sight, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]
             tensors=tuple(row.name for row in outside),
             nodes=tuple(row.node for row in outside),
         )
+
+
+def _twins(one: Evidence, rows: list[Verdict]) -> list[Verdict]:
+    """Parameters of a module with just the shapes that an optimizer holds, none of which is in sight any more."""
+    tops = dict.fromkeys(row.name.partition(".")[0] for row in rows)
+    for top in tops:
+        own = [row for row in rows if row.name.partition(".")[0] == top]
+        shapes = [_shape(row) for row in own]
+        if len(own) == one.numbers[0] and sorted(shapes[: len(one.words) - 1]) == sorted(one.words[1:]):
+            return own
+    return []
 
 
 def _strangers(sight: Sight, one: Evidence, rows: list[Verdict]) -> Hazard:
@@ -132,7 +145,9 @@ def _rebound(sight: Sight) -> Iterator[Hazard]:
                 node.location,
                 (leaf.location,),
                 name=node.names[0],
-                op=node.op.removeprefix("to_").replace("copy", "to") if node.op == "to_copy" else node.op,
+                op="to" if node.op == "to_copy" else node.op,
+                first="Convert" if node.op in {"to_copy", "clone"} else "Compute it",
+                how="tensor.to(…).requires_grad_()" if node.op in {"to_copy", "clone"} else "(…).requires_grad_()",
                 tensors=(node.names[0],),
                 nodes=(node.id, leaf.id),
             )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from graphscope.analyze.causes import make_hazard
 from graphscope.analyze.sight import Sight, listed
 from graphscope.findings import Hazard, Verdict, to_place
-from graphscope.model import Clue, Kind, Location, Node
+from graphscope.model import Clue, Kind, Location, Node, Role
+from graphscope.units import to_count_text
 
 _ZERO = frozenset(
     {"round", "sign", "floor", "ceil", "trunc", "sgn", "fix", "heaviside", "floor_divide", "bernoulli", "poisson"}
 )
+ASSIGNED_FROM_GRAD = re.compile(r"^\s*([^=(]*(?:\([^=()]*\))?[^=(]*?)\s*=(?!=).*\bgrad\(")
+"""``(dx,) = torch.autograd.grad(…)``"""
+_NAME = re.compile(r"[^\W\d]\w*")
 _BACKWARD_OF_COMPILED = "CompiledFunctionBackwardBackward"
 
 
@@ -21,6 +26,72 @@ def detect(sight: Sight, _: tuple[Verdict, ...]) -> Iterator[Hazard]:
     yield from _infinite(sight)
     yield from _none(sight)
     yield from _missing(sight)
+    for gradient, where in constant_gradients(sight):
+        if any(sight.data.by_id[root].outputs[0].requires_grad for root in sight.data.roots):
+            yield make_hazard(
+                "gradient_without_graph",
+                None,
+                name=to_gradient(gradient, where),
+                root=sight.root_words,
+                where=to_place(where),
+                tensors=gradient.names,
+                nodes=(gradient.id,),
+            )
+
+
+def to_gradient(gradient: Node, where: Location) -> str:
+    """What a gradient is called, to begin a sentence with."""
+    assigned = ASSIGNED_FROM_GRAD.search(where.code)
+    return next(iter(gradient.names), None) or (assigned[1].strip() if assigned is not None else "") or "A tensor"
+
+
+def constant_gradients(sight: Sight) -> list[tuple[Node, Location]]:
+    """Results of ``autograd.grad`` without ``create_graph`` that a root is computed of, with the line of the call.
+
+    torch keeps no trace of where they come from: they are leaves that nothing made, of the shape of what the gradient
+    was asked for, read after the call, with the name that its line gives.
+    """
+    asked = [
+        (sight.flow.position[one.nodes[0]], one.location, match[1])
+        for one in sight.evidence[Clue.BACKWARD]
+        if "create_graph" not in one.words
+        and one.location is not None
+        and (match := ASSIGNED_FROM_GRAD.search(one.location.code)) is not None
+    ]
+    if not asked:
+        return []
+    shapes = {node.outputs[0].shape for node in sight.data.nodes if node.kind is not Kind.OUTPUT and node.outputs}
+    found: list[tuple[Node, Location]] = []
+    for place, node in enumerate(sight.data.nodes):
+        if (
+            node.kind is not Kind.LEAF
+            or node.location is not None
+            or node.role not in {Role.INPUT, Role.CONSTANT}
+            or node.outputs[0].requires_grad
+            or node.outputs[0].shape not in shapes
+            or not _is_computed_with(sight, node)
+        ):
+            continue
+        for time, where, names in asked:
+            known = set(_NAME.findall(names))
+            if time < place and (not node.names or known.intersection(name.partition("[")[0] for name in node.names)):
+                found.append((node, where))
+                break
+    return found
+
+
+def _is_computed_with(sight: Sight, leaf: Node) -> bool:
+    """A root is computed of it with gradients on."""
+    seen, waiting = {leaf.id}, [leaf.id]
+    while waiting:
+        for edge in sight.data.outgoing[waiting.pop()]:
+            target = sight.data.by_id[edge.target]
+            if target.kind is Kind.OUTPUT:
+                return True
+            if target.mode == "grad" and target.id not in seen and not sight.flow.is_bookkeeping(target):
+                seen.add(target.id)
+                waiting.append(target.id)
+    return False
 
 
 def _zero(sight: Sight) -> Iterator[Hazard]:
@@ -63,7 +134,7 @@ def _infinite(sight: Sight) -> Iterator[Hazard]:
                 "infinite_derivative",
                 one.location,
                 op=node.op,
-                count=one.numbers[0],
+                count=to_count_text(one.numbers[0], "value"),
                 nodes=one.nodes,
                 tensors=node.names,
             )

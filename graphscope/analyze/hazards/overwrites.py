@@ -9,6 +9,12 @@ from graphscope.analyze.sight import Sight
 from graphscope.findings import Hazard, Severity, Verdict, to_place
 from graphscope.model import Clue, Evidence, Kind, Location, Node, State
 
+_CARRIED = "Detach what is carried from round to round, before it is used again: state = state.detach()."
+_SHARED = (
+    "Run the forward pass again for the second loss, or add the losses and call backward once. "
+    "What the first loss need not train can be given to it detached."
+)
+
 
 def detect(sight: Sight, _: tuple[Verdict, ...]) -> Iterator[Hazard]:
     """Saved tensors modified, aloud or silently, and graphs that a backward has freed."""
@@ -46,7 +52,7 @@ def _overwritten(sight: Sight, same: list[Evidence]) -> Hazard:
     kind = "silent_overwrite" if "silent" in first.words else "saved_tensor_modified"
     if kind == "saved_tensor_modified" and sight.flow.is_bookkeeping(writer):
         kind = "saved_tensor_modified_by_optimizer"
-    before, after = first.numbers or (None, None)
+    before, after = first.numbers[:2] if len(first.numbers) > 1 else (None, None)
     return make_hazard(
         kind,
         first.location,
@@ -98,6 +104,7 @@ def _freed(sight: Sight) -> Iterator[Hazard]:
             root=sight.root_words,
             where=to_place(again[0].location),
             freed_where=to_place(where) if where is not None else "an earlier backward",
+            advice=_CARRIED if _is_carried(sight, again[0], after) else _SHARED,
             nodes=(again[0].id, freed[-1].id),
         )
     else:
@@ -137,6 +144,12 @@ def _reads_older(sight: Sight, node: Node, after: int) -> bool:
         edge.gradient and sight.flow.position[edge.source] <= after and sight.data.by_id[edge.source].kind is Kind.OP
         for edge in sight.data.incoming[node.id]
     )
+
+
+def _is_carried(sight: Sight, node: Node, after: int) -> bool:
+    """What it reads was made at its own line, a round earlier."""
+    older = (sight.data.by_id[edge.source] for edge in sight.data.incoming[node.id] if edge.gradient)
+    return any(one.location == node.location is not None for one in older if sight.flow.position[one.id] <= after)
 
 
 def _depends(sight: Sight, node: Node, freed: list[Node]) -> bool:

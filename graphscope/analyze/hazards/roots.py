@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from graphscope.analyze.causes import CAUSES, make_hazard, say
+from graphscope.analyze.causes import HAZARDS, make_hazard, say
+from graphscope.analyze.hazards.derivatives import constant_gradients, to_gradient
 from graphscope.analyze.sight import Sight, listed
 from graphscope.findings import Because, Cause, Hazard, Severity, Verdict, to_place
 from graphscope.model import Clue, Kind, Node, Role
@@ -52,20 +53,46 @@ def main_cause(sight: Sight, node: Node, verdicts: tuple[Verdict, ...]) -> Becau
 
 def _loss_without_history(sight: Sight, name: str, node: Node, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
     trainable = any(row.is_missing for row in verdicts) or sight.flow.lost[sight.flow.position[node.id]]
-    cause = main_cause(sight, node, verdicts)
-    if cause is None and not trainable:
+    constant = next(iter(constant_gradients(sight)), None)
+    cause = main_cause(sight, node, verdicts) if constant is None else None
+    if cause is None and constant is None and not trainable:
         return
     where = cause.location if cause is not None else node.location
+    if constant is not None:
+        yield make_hazard(
+            "loss_without_history",
+            constant[1],
+            (node.location,),
+            root=name,
+            why=say(
+                HAZARDS["gradient_without_graph"].message,
+                root=name,
+                name=to_gradient(*constant),
+                where=to_place(constant[1]),
+            ),
+            advice=say(HAZARDS["gradient_without_graph"].remedy, root=name),
+            tensors=(name,),
+            nodes=(node.id, constant[0].id),
+        )
+        return
     yield make_hazard(
         "loss_without_history",
         where,
         (node.location,),
         root=name,
         why=_why(cause),
-        advice=say(CAUSES[cause.cause].remedy) if cause is not None else "",
+        advice=_advice(sight, name, cause),
         tensors=(name,),
         nodes=(node.id,),
     )
+
+
+def _advice(sight: Sight, root: str, cause: Because | None) -> str:
+    """What to do about a root whose history was lost."""
+    if cause is None:
+        return ""
+    leaf = sight.data.by_id[cause.nodes[0]] if cause.nodes else None
+    return say(sight.template(cause).remedy, root=root, name=leaf.names[0] if leaf is not None and leaf.names else None)
 
 
 def _loss_is_leaf(sight: Sight, name: str, node: Node, verdicts: tuple[Verdict, ...]) -> Iterator[Hazard]:
@@ -79,7 +106,7 @@ def _loss_is_leaf(sight: Sight, name: str, node: Node, verdicts: tuple[Verdict, 
         tuple(made),
         root=name,
         why=_why(cause),
-        advice=say(CAUSES[cause.cause].remedy) if cause is not None else "",
+        advice=_advice(sight, name, cause),
         tensors=(name,),
         nodes=(node.id,),
     )

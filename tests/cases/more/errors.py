@@ -266,3 +266,35 @@ def parameters_gone_through():
     parameters = m.parameters()
     torch.optim.SGD(parameters, lr=.1)
     torch.optim.SGD(parameters, lr=.1)  # at fault
+
+def rebound_then_none():
+    w = torch.zeros(3, requires_grad=True)
+    for _ in range(2):
+        ((w - 1) ** 2).sum().backward()
+        w = w - 0.1 * w.grad  # at fault
+
+def rebound_without_gradient():
+    w = torch.zeros(3, requires_grad=True)
+    for _ in range(2):
+        ((w - 1) ** 2).sum().backward()
+        with torch.no_grad():
+            w = w - 0.1 * w.grad  # at fault
+
+def gradient_read_too_early():
+    w = torch.zeros(3, requires_grad=True)
+    loss = (w * 2).sum()
+    w.grad.zero_()  # at fault
+    loss.backward()
+
+def penalty_without_graph():
+    m = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    x = torch.rand(3, 2, requires_grad=True)
+    (slope,) = torch.autograd.grad(m(x).sum(), x)  # at fault
+    loss = (slope.norm(dim=1) - 1).pow(2).mean()
+    loss.backward()
+
+def loop_over_gradients():
+    m = nn.ModuleDict({"a": nn.Linear(4, 1), "b": nn.Linear(4, 1)})
+    m["a"](torch.rand(2, 4)).sum().backward()
+    for p in m.parameters():
+        p.data -= 0.1 * p.grad.data  # at fault
