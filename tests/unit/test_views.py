@@ -181,7 +181,7 @@ def test_a_reentrant_checkpoint_stands_in_one_box() -> None:
     rec = graphscope.record(lambda: checkpoint(torch.exp, x, use_reentrant=True).sum())
     dot = rec.graph(rec.result).to_dot().source
     assert dot.count("subgraph cluster_r") == 1
-    assert "<b>checkpoint</b>" in dot
+    assert "<b>a reentrant checkpoint</b>" in dot
     assert "custom_function" not in dot
 
 
