@@ -17,10 +17,10 @@ from torch import nn
 
 from graphscope.analyze.explain import explain
 from graphscope.analyze.memory import measure_memory
-from graphscope.capture.merge import Options, merge
-from graphscope.capture.names import Names
-from graphscope.capture.record import Recorder
-from graphscope.capture.walk import to_root
+from graphscope.capture.merging.merge import Options, merge
+from graphscope.capture.recording.record import Recorder
+from graphscope.capture.walking.names import Names
+from graphscope.capture.walking.walk import to_root
 
 PROGRAMS = ("plain", "cut", "branches", "dropped")
 LIMIT = 3.0

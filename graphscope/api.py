@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import torch
     from rich.console import RenderableType
 
-    from graphscope.capture.fake import FakeRun
-    from graphscope.capture.record import Recorder
+    from graphscope.capture.recording.fake import FakeRun
+    from graphscope.capture.recording.record import Recorder
     from graphscope.comparison import Comparison
     from graphscope.explanation import Explanation, Memory
 
@@ -51,7 +51,7 @@ def walk(outputs: object, *, names: object = None) -> Graph:
         >>> [(edge.source, edge.target) for edge in graphscope.walk(y).edges]
         [('n0', 'n1'), ('n0', 'n1'), ('n1', 'n2')]
     """
-    from graphscope.capture.given import walk_given
+    from graphscope.capture.program.given import walk_given
 
     return Graph(walk_given(outputs, names, sys._getframe(1)))
 
@@ -79,7 +79,7 @@ def explain(outputs: object, *modules_or_tensors: object) -> Explanation:
         [('net.0.weight', 'frozen'), ('net.0.bias', 'frozen')]
     """
     from graphscope.analyze.explain import explain as explain_data
-    from graphscope.capture.asked import graph_of_given
+    from graphscope.capture.program.asked import graph_of_given
     from graphscope.explanation import Explanation
 
     return Explanation(explain_data(graph_of_given(outputs, modules_or_tensors, sys._getframe(1))))
@@ -95,7 +95,7 @@ def memory(outputs: object, *modules_or_tensors: object) -> Memory:
         1024
     """
     from graphscope.analyze.memory import measure_memory
-    from graphscope.capture.asked import graph_of_given
+    from graphscope.capture.program.asked import graph_of_given
     from graphscope.explanation import Memory
 
     return Memory(measure_memory(graph_of_given(outputs, modules_or_tensors, sys._getframe(1))))
@@ -153,7 +153,7 @@ def show(outputs: object, *, names: object = None) -> None:
     if hasattr(type(outputs), "__rich__"):
         display(outputs)
     else:
-        from graphscope.capture.given import walk_given
+        from graphscope.capture.program.given import walk_given
 
         display(Graph(walk_given(outputs, names, sys._getframe(1))))
 
@@ -192,8 +192,8 @@ class Recording:
             return self._named_graph(outputs, names, frame, all_frames=all_frames)
 
     def _named_graph(self, outputs: tuple[object, ...], names: object, frame: FrameType, *, all_frames: bool) -> Graph:
-        from graphscope.capture.given import gather_names, to_roots
-        from graphscope.capture.merge import Options, merge
+        from graphscope.capture.merging.merge import Options, merge
+        from graphscope.capture.program.given import gather_names, to_roots
         from graphscope.transforms import behind_roots
 
         known = gather_names(names, frame)
@@ -230,8 +230,8 @@ class Recording:
             [['AddBackward0', None]]
         """
         from graphscope.analyze.compare import compare_runs
-        from graphscope.capture.given import gather_names
-        from graphscope.capture.side_by_side import runs_of_tensors
+        from graphscope.capture.comparing.side_by_side import runs_of_tensors
+        from graphscope.capture.program.given import gather_names
         from graphscope.comparison import Comparison
 
         known = gather_names(names, sys._getframe(1))
@@ -254,7 +254,7 @@ class Recording:
 
 def _users_frame() -> FrameType:
     """The innermost frame of the user's own code: rich, or a notebook, stands between it and what shows itself."""
-    from graphscope.capture.source import Owner, owner_of
+    from graphscope.capture.code.source import Owner, owner_of
 
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and owner_of(frame.f_code.co_filename) is not Owner.USER:
@@ -295,7 +295,7 @@ def record(function: Callable[..., Any], *args: Any, fake: bool = False, **kwarg
 def _record_fake(
     frame: FrameType, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recording:
-    from graphscope.capture.fake import FakeRun, used_by
+    from graphscope.capture.recording.fake import FakeRun, used_by
 
     run = FakeRun()
     with run.active(used_by(function, args, kwargs)), _recording(frame, run) as recording_:
@@ -323,8 +323,8 @@ def recording(*, fake: bool = False) -> AbstractContextManager[Recording]:
 
 @contextmanager
 def _recording_fake(frame: FrameType) -> Iterator[Recording]:
-    from graphscope.capture.fake import FakeRun
-    from graphscope.capture.names import frame_namespaces
+    from graphscope.capture.recording.fake import FakeRun
+    from graphscope.capture.walking.names import frame_namespaces
 
     run = FakeRun()
     inner, *outer = frame_namespaces(frame)
@@ -334,7 +334,7 @@ def _recording_fake(frame: FrameType) -> Iterator[Recording]:
 
 @contextmanager
 def _recording(frame: FrameType, fake: FakeRun | None = None) -> Iterator[Recording]:
-    from graphscope.capture.record import Recorder
+    from graphscope.capture.recording.record import Recorder
 
     file = Path(frame.f_code.co_filename)
     recorder = Recorder()
@@ -383,7 +383,7 @@ def compare(
     if isinstance(function, Graph):
         return compare_graphs(_named_graphs(function, args, names))
     from graphscope.analyze.compare import compare_runs
-    from graphscope.capture.modes import Subject, parse_modes, refuse_uncallable, run_modes
+    from graphscope.capture.comparing.modes import Subject, parse_modes, refuse_uncallable, run_modes
 
     refuse_uncallable(function)
     frame = sys._getframe(1)

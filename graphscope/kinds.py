@@ -66,7 +66,7 @@ class Clue(StrEnum):
     ATTRIBUTE = "attribute"
     """An attribute that somebody set and nobody reads: the tensors that have it, what was probably meant."""
     STATEMENT = "statement"
-    """Something to see in the source alone; ``subject`` is its name in ``capture/suspects.py``, the word its text."""
+    """Something to see in the source alone; ``subject`` is its name in ``suspects.py``, the word its text."""
     BACKWARD = "backward"
     """A ``backward()`` or ``autograd.grad()``: the last node before it, then its roots; ``retain_graph`` and
     ``create_graph`` among the words if it was asked for them."""

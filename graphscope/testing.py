@@ -35,7 +35,7 @@ def assert_all_trainable_reached(loss: object, model: nn.Module, *, allow: Seque
     """
     __tracebackhide__ = True  # pytest shows the caller's line
     from graphscope.analyze.explain import explain
-    from graphscope.capture.asked import graph_of_given
+    from graphscope.capture.program.asked import graph_of_given
     from graphscope.explanation import Explanation
 
     explanation = Explanation(explain(graph_of_given(loss, (model,), sys._getframe(1))))

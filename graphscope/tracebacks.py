@@ -28,4 +28,4 @@ def forget_recorder(error: BaseException) -> None:
 
 def _is_recorder(code: CodeType) -> bool:
     file = code.co_filename.replace("\\", "/")
-    return code.co_name == "__torch_dispatch__" and file.endswith("graphscope/capture/record.py")
+    return code.co_name == "__torch_dispatch__" and file.endswith("graphscope/capture/recording/record.py")

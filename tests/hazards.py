@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import graphscope
-from graphscope.capture.choose import graph_of_value
-from graphscope.capture.record import Recorded, Recorder
+from graphscope.capture.program.choose import graph_of_value
+from graphscope.capture.recording.record import Recorded, Recorder
 from graphscope.findings import Hazard, Severity
 
 E, W, N = Severity.ERROR, Severity.WARNING, Severity.NOTE

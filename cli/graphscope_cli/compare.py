@@ -274,7 +274,7 @@ def _compare_sides(
     if recording.recorded is None or not has_torch():
         raise InputError(f"{what.given} never imported torch, so there are no tensors.")
     from graphscope.analyze.compare import compare_runs
-    from graphscope.capture.side_by_side import runs_of_names
+    from graphscope.capture.comparing.side_by_side import runs_of_names
 
     runs = runs_of_names(recording.recorded, [*places, *recording.local_places()], sides)
     return Comparison(compare_runs(runs, same_program=False)), ending
@@ -303,7 +303,7 @@ def _compare_modes(
 ) -> Comparison:
     """The function or module under each mode."""
     from graphscope.analyze.compare import compare_runs
-    from graphscope.capture.modes import DEFAULT_MODES, Subject, parse_modes, run_modes
+    from graphscope.capture.comparing.modes import DEFAULT_MODES, Subject, parse_modes, run_modes
 
     chosen = parse_modes(modes or DEFAULT_MODES)
     module = load_module(what, arguments, run_or_end)

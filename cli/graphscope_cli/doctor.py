@@ -68,8 +68,8 @@ def _examine_torch() -> Iterator[Finding]:
         remedy = "Install it: pip install torch. A saved graph.json can be drawn without."
         yield Finding("torch", State.NEEDED, f"cannot be imported ({error}). {remedy}")
         return
-    from graphscope.capture.facts import available_facts
-    from graphscope.capture.stack import reserve_depth, safe_depth
+    from graphscope.capture.walking.facts import available_facts
+    from graphscope.capture.walking.stack import reserve_depth, safe_depth
 
     yield Finding("torch", State.WORKS, str(torch.__version__))
     for fact in available_facts():

@@ -252,7 +252,7 @@ def _explain_error(error: BaseException, recording: LiveRecording, target: Targe
     if isinstance(error, KeyboardInterrupt) or recording.recorded is None:
         return None
     from graphscope.analyze.failures import explain_failure
-    from graphscope.capture.failure import graph_of_failure, read_error
+    from graphscope.capture.program.failure import graph_of_failure, read_error
 
     base = target.path.parent if isinstance(target, (Script, Name)) and target.path is not None else None
     try:
@@ -267,7 +267,7 @@ def _explain_variables(recording: LiveRecording) -> Explained | None:
     if recording.recorded is None:
         return None
     from graphscope.analyze.explain import explain as explain_data
-    from graphscope.capture.choose import Choice, graph_of_variables
+    from graphscope.capture.program.choose import Choice, graph_of_variables
 
     try:
         return explain_data(graph_of_variables(main_variables(), Choice(every_module=True), recording.recorded))

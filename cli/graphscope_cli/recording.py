@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from graphscope_cli.script import when_torch_is_there
 
 if TYPE_CHECKING:
-    from graphscope.capture.backward import Namespace
-    from graphscope.capture.fake import FakeRun
-    from graphscope.capture.local_names import LocalNamesRecorder
-    from graphscope.capture.record import Recorded
+    from graphscope.capture.program.backward import Namespace
+    from graphscope.capture.program.local_names import LocalNamesRecorder
+    from graphscope.capture.recording.fake import FakeRun
+    from graphscope.capture.recording.record import Recorded
     from graphscope.model import GraphData
 
 
@@ -35,11 +35,11 @@ class LiveRecording:
     def begin(self) -> None:
         """Record from here on; nothing happens without a real torch."""
         if self._wanted and self.recorded is None and hasattr(sys.modules.get("torch"), "autograd"):
-            from graphscope.capture.record import Recorded, Recorder
+            from graphscope.capture.recording.record import Recorded, Recorder
 
             recorder = Recorder()
             if self._local_names:
-                from graphscope.capture.local_names import LocalNamesRecorder
+                from graphscope.capture.program.local_names import LocalNamesRecorder
 
                 recorder = self._locals = LocalNamesRecorder(self._local_names)
             self._active.enter_context(recorder.active())
@@ -74,7 +74,7 @@ class LiveRecording:
         if not self.fake:
             yield
             return
-        from graphscope.capture.fake import FakeRun, used_by
+        from graphscope.capture.recording.fake import FakeRun, used_by
 
         self._run = FakeRun()
         with self._run.active(used_by(value)), contextlib.ExitStack() as self._active:

@@ -23,8 +23,8 @@ from graphscope_cli.script import Ending, Stopped, run_script, run_user_code
 from graphscope_cli.targets import Name, SavedGraph, Script, Target, find_value, load_module
 
 if TYPE_CHECKING:
-    from graphscope.capture.backward import BackwardCall
-    from graphscope.capture.choose import Choice
+    from graphscope.capture.program.backward import BackwardCall
+    from graphscope.capture.program.choose import Choice
     from graphscope_cli.request import Request
 
 OPS_KEPT = 300_000
@@ -100,7 +100,7 @@ class _Taker:
         if not has_torch():
             return
         with self._telling_faults():
-            from graphscope.capture.backward import watch_backward
+            from graphscope.capture.program.backward import watch_backward
 
             self._watching.enter_context(watch_backward(self._tell, transforms=self._request.transforms))
 
@@ -125,7 +125,7 @@ class _Taker:
         return recorded is not None and len(recorded.recorder.log.ops) < OPS_KEPT
 
     def _take(self, call: BackwardCall) -> None:
-        from graphscope.capture.choose import graph_of_call
+        from graphscope.capture.program.choose import graph_of_call
 
         data = graph_of_call(call, main_variables(), _to_choice(self._request), self.recording.recorded)
         self.sink(call.number if self._request.at is None else None, data)
@@ -172,7 +172,7 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
         if ending.status:
             return
         raise InputError(f"{target.given} never imported torch, so there is no graph.")
-    from graphscope.capture.choose import graph_of_variables
+    from graphscope.capture.program.choose import graph_of_variables
 
     try:
         if ending.error is not None and recording.recorded is not None:
@@ -203,7 +203,7 @@ def _graph_of_error(error: BaseException, recording: LiveRecording, request: Req
     """
     from graphscope.analyze.failures import explain_failure
     from graphscope.analyze.mark import mark
-    from graphscope.capture.failure import graph_of_failure, read_error
+    from graphscope.capture.program.failure import graph_of_failure, read_error
 
     recorded = recording.recorded
     data = graph_of_failure(error, recorded, main_variables(), _to_choice(request))
@@ -235,7 +235,7 @@ def run_or_end(function: Callable[[], object], recording: LiveRecording | None =
 
 def _tell_need_of_numbers(error: BaseException, base: Path) -> bool:
     """Say so, if an error came of fake tensors having no numbers."""
-    from graphscope.capture.fake import describe_need
+    from graphscope.capture.recording.fake import describe_need
 
     need = describe_need(error, base)
     if need is not None:
@@ -272,7 +272,7 @@ def _take_from_name(
 
 
 def _graph_of_name(module: types.ModuleType, target: Name, request: Request, recording: LiveRecording) -> GraphData:
-    from graphscope.capture.choose import graph_of_value
+    from graphscope.capture.program.choose import graph_of_value
 
     found = find_value(module, target.name, target.given)
     with recording.calling(found):
@@ -338,7 +338,7 @@ def has_torch() -> bool:
 
 def variables_at(error: BaseException | None) -> list[tuple[str, dict[str, object]]]:
     """Variables of the functions that an error ended, innermost first."""
-    from graphscope.capture.backward import program_frames, variables_of
+    from graphscope.capture.program.backward import program_frames, variables_of
 
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None)]
     return variables_of(program_frames(reversed(frames)))
@@ -351,6 +351,6 @@ def main_variables() -> list[tuple[str, dict[str, object]]]:
 
 
 def _to_choice(request: Request) -> Choice:
-    from graphscope.capture.choose import Choice
+    from graphscope.capture.program.choose import Choice
 
     return Choice(roots=request.roots, namers=request.namers, every_module=request.every_module)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphscope.capture.choose import Choice, graph_of_value
+from graphscope.capture.program.choose import Choice, graph_of_value
 from graphscope.model import GraphData, State, TensorInfo
 
 CASES = sorted(folder for folder in Path(__file__).parent.iterdir() if (folder / "facts.json").exists())

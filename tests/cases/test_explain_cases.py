@@ -15,9 +15,9 @@ import torch
 
 from graphscope.analyze.explain import explain
 from graphscope.analyze.failures import explain_failure
-from graphscope.capture.choose import Choice, graph_of_value
-from graphscope.capture.failure import graph_of_failure, read_error
-from graphscope.capture.record import Recorded, Recorder
+from graphscope.capture.program.choose import Choice, graph_of_value
+from graphscope.capture.program.failure import graph_of_failure, read_error
+from graphscope.capture.recording.record import Recorded, Recorder
 from graphscope.findings import Cause, Explained, Severity
 from tests.cases.test_cases import CASES, load
 

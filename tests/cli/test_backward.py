@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphscope.capture.backward import BackwardCall, watch_backward
-from graphscope.capture.choose import Choice, graph_of_call
+from graphscope.capture.program.backward import BackwardCall, watch_backward
+from graphscope.capture.program.choose import Choice, graph_of_call
 from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind
 

@@ -23,8 +23,8 @@ from graphscope.analyze.explain import explain
 from graphscope.analyze.failures import explain_failure
 from graphscope.analyze.mark import mark
 from graphscope.analyze.memory import measure_memory
-from graphscope.capture.choose import graph_of_value
-from graphscope.capture.record import Recorded, Recorder
+from graphscope.capture.program.choose import graph_of_value
+from graphscope.capture.recording.record import Recorded, Recorder
 from graphscope.findings import Cause, Explained, Raised, Severity
 from graphscope.model import GraphData
 from graphscope.render.explain_terminal import render as render_explained

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphscope
-from graphscope.capture.names import Names
-from graphscope.capture.walk import Walked, to_root, walk_linked
+from graphscope.capture.walking.names import Names
+from graphscope.capture.walking.walk import Walked, to_root, walk_linked
 from graphscope.model import Kind, Role, State
 
 Tensor = torch.Tensor

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import graphscope
-from graphscope.capture import budget
-from graphscope.capture.discover import Trace, discover
+from graphscope.capture.walking import budget
+from graphscope.capture.walking.discover import Trace, discover
 from graphscope.model import GraphData, Kind
 
 

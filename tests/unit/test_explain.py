@@ -20,9 +20,9 @@ from graphscope.analyze.causes import CAUSES, HAZARDS, make_hazard, say
 from graphscope.analyze.collapse import collapse
 from graphscope.analyze.explain import explain
 from graphscope.analyze.failures import explain_failure
-from graphscope.capture.choose import graph_of_value
-from graphscope.capture.failure import graph_of_failure, read_error
-from graphscope.capture.record import Recorded, Recorder
+from graphscope.capture.program.choose import graph_of_value
+from graphscope.capture.program.failure import graph_of_failure, read_error
+from graphscope.capture.recording.record import Recorded, Recorder
 from graphscope.findings import Cause, Explained, Severity
 from graphscope.model import Clue
 from graphscope.render.explain_terminal import CAUSE_WORDS, render

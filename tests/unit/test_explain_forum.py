@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from graphscope.analyze.explain import explain
-from graphscope.capture.choose import graph_of_value
-from graphscope.capture.record import Recorded
+from graphscope.capture.program.choose import graph_of_value
+from graphscope.capture.recording.record import Recorded
 from graphscope.findings import Explained, Severity
 from graphscope.render.explain_terminal import render
 from graphscope.render.terminal_lines import LineOptions

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 import graphscope
 from graphscope.analyze.explain import explain
 from graphscope.api import Recording
-from graphscope.capture.merge import merge
-from graphscope.capture.names import Names
-from graphscope.capture.record import Recorder
-from graphscope.capture.walk import to_root
+from graphscope.capture.merging.merge import merge
+from graphscope.capture.recording.record import Recorder
+from graphscope.capture.walking.names import Names
+from graphscope.capture.walking.walk import to_root
 from graphscope.explanation import Explanation
 from graphscope.findings import Cause, Severity, Verdict
 from graphscope.testing import assert_all_trainable_reached

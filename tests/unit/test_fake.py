@@ -12,7 +12,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 
 import graphscope
-from graphscope.capture.fake import NOTICE, used_by
+from graphscope.capture.recording.fake import NOTICE, used_by
 from tests.leaks import changes, global_state
 
 

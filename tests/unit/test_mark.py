@@ -11,8 +11,8 @@ import graphscope
 from graphscope.analyze.explain import explain
 from graphscope.analyze.failures import explain_failure
 from graphscope.analyze.mark import mark
-from graphscope.capture.failure import graph_of_failure, read_error
-from graphscope.capture.record import Recorded, Recorder
+from graphscope.capture.program.failure import graph_of_failure, read_error
+from graphscope.capture.recording.record import Recorded, Recorder
 from graphscope.model import GraphData
 from graphscope.render.dot import to_dot
 from tests.cli.programs import render

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import graphscope
-from graphscope.capture.modes import DEFAULT_MODES, parse_mode, parse_modes
+from graphscope.capture.comparing.modes import DEFAULT_MODES, parse_mode, parse_modes
 from graphscope.errors import InputError
 from graphscope.runs import Run
 from tests.leaks import random_states

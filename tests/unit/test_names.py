@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import graphscope
-from graphscope.capture.names import Names, flatten_tensors, frame_namespaces, to_namespace
+from graphscope.capture.walking.names import Names, flatten_tensors, frame_namespaces, to_namespace
 from graphscope.errors import InputError
 from graphscope.model import Role
 from tests.subjects import Lazy, Odd, Stranger, Touched

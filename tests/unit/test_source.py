@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import graphscope
-from graphscope.capture.source import Owner, owner_of, shown_file
+from graphscope.capture.code.source import Owner, owner_of, shown_file
 from graphscope.model import Location
 from tests.recorded import ops, the_op
 

@@ -15,7 +15,7 @@ import threading
 import torch
 
 import graphscope
-from graphscope.capture import stack
+from graphscope.capture.walking import stack
 
 PRELUDE = """
 import os, resource, sys, threading
@@ -232,7 +232,7 @@ def test_the_depth_is_that_of_the_running_thread() -> None:
 def test_reserving_what_is_there_changes_nothing() -> None:
     lines = run(
         """
-        from graphscope.capture import stack
+        from graphscope.capture.walking import stack
         print(stack.reserve_depth(10) == stack.safe_depth(), stack.reserve_depth(10) == stack.safe_depth())
         """
     )

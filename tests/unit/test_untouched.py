@@ -16,7 +16,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import graphscope
-from graphscope.capture.choose import graph_of_value, graph_of_variables
+from graphscope.capture.program.choose import graph_of_value, graph_of_variables
 from graphscope.errors import InputError
 from tests.leaks import changes, global_state, random_states
 from tests.subjects import SUBJECTS, Marked, Net, Variables, training_step
@@ -172,7 +172,7 @@ def test_a_walk_that_fails_in_the_middle_restores_everything(monkeypatch: pytest
     variables = training_step()
     look(variables, variables)
     before = fingerprint(variables)
-    monkeypatch.setattr("graphscope.capture.walk.tensor_info", lambda *_: 1 / 0)
+    monkeypatch.setattr("graphscope.capture.walking.walk.tensor_info", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         graphscope.walk(variables["loss"])
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import graphscope
-from graphscope.capture.optypes import base_name, op_word
+from graphscope.capture.walking.optypes import base_name, op_word
 from graphscope.model import GraphData, Kind, Node, Role
 from tests.subjects import SUBJECTS, Marked, Net, doubled, once
 

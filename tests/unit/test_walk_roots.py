@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import graphscope
-from graphscope.capture.names import Names
-from graphscope.capture.walk import to_root, walk_graph
+from graphscope.capture.walking.names import Names
+from graphscope.capture.walking.walk import to_root, walk_graph
 from graphscope.errors import GraphscopeError
 from graphscope.model import Kind, State
 from tests.subjects import SUBJECTS, Marked, training_step
@@ -118,7 +118,7 @@ def test_no_address_is_told() -> None:
 
 def test_a_torch_that_tells_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch 2.4 shows no saved tensor without unpacking it, and no metadata of results."""
-    from graphscope.capture import saved, walk
+    from graphscope.capture.walking import saved, walk
 
     class Blind:
         """A node without ``_input_metadata``."""

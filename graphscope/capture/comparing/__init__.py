@@ -1,0 +1,1 @@
+"""The same computation under several modes, with everything put back."""

@@ -1,0 +1,1 @@
+"""What only the living program can tell, for the analysis of its graph."""

@@ -1,0 +1,1 @@
+"""A recording laid over a walk."""
