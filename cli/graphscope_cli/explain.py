@@ -40,7 +40,8 @@ CheckOption = Annotated[
     typer.Option(
         "--check",
         rich_help_panel=_CHECKING,
-        help="Exit with code 3 if a trainable parameter gets no gradient, or something will raise an error.",
+        help="Exit with code 3 if a trainable parameter gets no gradient (with --at all: in no backward), or something "
+        "will raise an error.",
     ),
 ]
 AllowOption = Annotated[
@@ -120,6 +121,11 @@ def explain(  # noqa: PLR0913 - every parameter is an option
         unmet = teller.unmet(parse_names(allow)) if check else []
         for text in unmet:
             say(f"--check: {text}")
+        if unmet and request.at is not None and ending.backward_calls > request.at:
+            say(
+                f"that was backward {request.at} of {ending.backward_calls}. --at all --check asks for parameters that "
+                "none of them reaches."
+            )
     raise typer.Exit(_exit_code(ending, faults, failed=bool(unmet)))
 
 
@@ -215,8 +221,9 @@ class _Teller:
             self.writer.replace(self.found[-1])
 
     def unmet(self, allowed: Sequence[str]) -> list[str]:
-        """What makes ``--check`` fail, in words."""
-        rows = {row.name: row for explained in self.found for row in explained.unmet}
+        """What makes ``--check`` fail, in words: of several graphs, parameters that none of them reaches."""
+        reached = {row.name for explained in self.found for row in explained.tensors if row.receives_grad}
+        rows = {row.name: row for explained in self.found for row in explained.unmet if row.name not in reached}
         hazards = {
             (hazard.kind, hazard.location): hazard
             for explained in self.found

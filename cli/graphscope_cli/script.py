@@ -45,6 +45,8 @@ class Ending:
     """What it raised, if not ``SystemExit``; its traceback has no frames of graphscope."""
     exited: bool = False
     """It called ``sys.exit``."""
+    backward_calls: int = 0
+    """How often it ran backward."""
 
 
 def run_script(path: Path, given: str, arguments: Sequence[str]) -> Ending:

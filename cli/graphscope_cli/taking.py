@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -150,6 +151,7 @@ def _take_from_script(
             ending = run_script(target.path, target.given, arguments)
     finally:
         taker.close()
+    ending = dataclasses.replace(ending, backward_calls=taker.calls)
     if os.getpid() != process:
         raise SystemExit(ending.status)  # a child that the script forked, and let run to the end
     if ending.status and ending.error is None:

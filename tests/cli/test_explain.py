@@ -282,3 +282,30 @@ def test_before_there_is_a_result_no_verdict_is_given(tmp_path: Path) -> None:
     assert run.status == 1
     assert "gradient" not in run.stdout
     assert run.stdout.endswith("script.py:3  net(torch.ones(3)).sum().backward()\n")
+
+
+TWO_PLAYERS = """
+import torch
+
+generator, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+unused = torch.nn.Linear(2, 2)
+for _ in range(2):
+    made = generator(torch.randn(4, 2))
+    loss = critic(made.detach()).mean()
+    loss.backward()
+    loss = -critic(made).mean()
+    loss.backward()
+"""
+
+
+def test_of_all_backwards_one_has_to_reach_a_parameter(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO_PLAYERS)
+    first = graphscope(tmp_path, "explain", "two.py", "--check", "--allow", "unused.*")
+    assert first.status == 3
+    assert "2 trainable parameters without gradient: generator.weight, generator.bias" in first.stderr
+    assert "that was backward 1 of 4. --at all --check" in first.stderr
+    both = graphscope(tmp_path, "explain", "two.py", "--check", "--at", "all", "--allow", "unused.*")
+    assert (both.status, both.stderr) == (0, "")
+    none = graphscope(tmp_path, "explain", "two.py", "--check", "--at", "all")
+    assert none.status == 3
+    assert none.stderr == "graphscope: --check: 2 trainable parameters without gradient: unused.weight, unused.bias\n"
