@@ -12,7 +12,7 @@ from graphscope.bands import BAND_LIMIT, Band, fold_rows, hidden_rows
 from graphscope.model import Node
 from graphscope.render.compare_words import band_told, facts, lost_words
 from graphscope.render.terminal_lines import ALARM_STYLE, LOOK_STYLES, MINIMUM_WIDTH, LineOptions
-from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, pack, to_plain
+from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, load_console, pack, to_plain
 from graphscope.runs import Compared, Run
 from graphscope.style import GLYPHS, MEANINGS, MODE_WORDS, Look, look_of, short_backward, visible
 from graphscope.units import to_count_text
@@ -35,11 +35,9 @@ def render(compared: Compared, options: LineOptions, *, color: bool = False) -> 
         return to_plain(to_lines(compared, options))
     from io import StringIO
 
-    from rich.console import Console
-
     width = max(options.width, MINIMUM_WIDTH)
     stream = StringIO()
-    console = Console(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
+    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
     console.print(renderable(compared, options), end="")
     return stream.getvalue()
 
