@@ -84,6 +84,7 @@ class _Writer:
         self._bands = fold_rows(compared.rows, None if options.limit is None else BAND_LIMIT, folded=BAND_LIMIT)
         self._facts = facts(compared)
         self._mark = fitted("…", options.encoding)
+        self._dash = fitted("–", options.encoding)
         self._looks: set[Look] = set()
         self._legend = options.legend
         count = len(compared.runs)
@@ -179,6 +180,9 @@ class _Writer:
         for word in text.split(" "):
             if pieces and cells(pieces[-1]) + 1 + cells(word) <= width:
                 pieces[-1] = f"{pieces[-1]} {word}"
+            elif cells(word) > width and self._dash in word:  # figures without their middle would be others
+                halves = re.split(rf"(?<={re.escape(self._dash)})", word)
+                pieces += [elide_cells(half, width, self._mark) for half in halves]
             else:
                 pieces.append(elide_cells(word, width, self._mark))
         return pieces

@@ -145,7 +145,7 @@ def row_words(row: Row, names: Sequence[str]) -> str:
         words.append("by another backward node")
     if len({tensor[:2] for node in nodes for tensor in node.outputs[:1]}) > 1:
         words.append("another shape or dtype")
-    return ", ".join(words)
+    return "; ".join(words)
 
 
 def band_words(band: Band, names: Sequence[str]) -> str:
