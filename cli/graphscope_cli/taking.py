@@ -154,6 +154,7 @@ def _take_from_script(
         raise SystemExit(ending.status)  # a child that the script forked, and let run to the end
     if ending.status and ending.error is None:
         say(f"the script ended with exit status {ending.status}.")
+    _tell_of_package(target, ending.error)
     if end_sink is not None and (ending.error is not None or taker.calls):
         end_sink(ending.error, taker.recording)
     if ending.error is not None and end_sink is not None:
@@ -193,6 +194,16 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
             f"{target.given} ended with an error: this is the graph that there was. graphscope explain tells the story."
         )
     sink(None, recording.told(data))
+
+
+def _tell_of_package(target: Script, error: BaseException | None) -> None:
+    """A file of a package does not run as a script, neither here nor under Python."""
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        module = f"{target.path.resolve().parent.name}.{target.path.stem}"
+        say(
+            f"{target.given} belongs to a package, and imports from it as only a module of it can. Name a tensor, a "
+            f"module or a function there, from the folder that holds the package: {module}:name."
+        )
 
 
 def _graph_of_error(error: BaseException, recording: LiveRecording, request: Request) -> GraphData:

@@ -394,3 +394,22 @@ def test_python_itself_agrees(tmp_path: Path) -> None:
     """The helper runs what it says: otherwise every comparison above proves nothing."""
     write(tmp_path / "one.py", "import sys\nprint('out')\nsys.stderr.write('err')\nsys.exit(5)\n")
     assert python(tmp_path, "one.py") == (5, "out\n", "err")
+
+
+def test_a_file_of_a_package_is_told_how_to_be_named(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    write(tmp_path / "pack/constants.py", "factor = 3.0")
+    write(
+        tmp_path / "pack/main.py",
+        """
+        from .constants import factor
+        import torch
+        w = torch.ones(3, requires_grad=True)
+        loss = (w * factor).sum()
+        """,
+    )
+    alone, drawn = run_both(tmp_path, "pack/main.py")
+    assert drawn.status == alone.status == 1
+    assert drawn.program_stderr == alone.stderr
+    assert drawn.messages[0].endswith("from the folder that holds the package: pack.main:name.")
+    assert render(tmp_path, "pack.main:loss").status == 0
