@@ -275,6 +275,9 @@ def record(function: Callable[..., Any], *args: Any, fake: bool = False, **kwarg
             they were afterwards. A program that asks a tensor for a number fails.
         kwargs: what to call it with.
 
+    Raises:
+        InputError: if ``function`` cannot be called: a tensor, say, which has run already.
+
     Example:
         >>> import torch, graphscope
         >>> def f(x):
@@ -285,11 +288,20 @@ def record(function: Callable[..., Any], *args: Any, fake: bool = False, **kwarg
         >>> [(node.op, node.mode, node.backward) for node in rec.graph(rec.result).nodes if node.op]
         [('mul', 'no_grad', None), ('add', 'grad', 'AddBackward0')]
     """
+    _refuse_uncallable(function)
     if fake:
         return _record_fake(sys._getframe(1), function, args, kwargs)
     with _recording(sys._getframe(1)) as recording_:
         recording_.result = function(*args, **kwargs)
     return recording_
+
+
+def _refuse_uncallable(function: object) -> None:
+    if not callable(function):
+        raise InputError(
+            f"record runs a function or module, and was given {type(function).__name__}. Give the function and what it "
+            "is to be called with: record(model, x). What tensors came from is told by walk(loss)."
+        )
 
 
 def _record_fake(

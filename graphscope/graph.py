@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from graphscope.errors import InputError
 from graphscope.model import Edge, GraphData, Node
 
 if TYPE_CHECKING:
@@ -139,6 +140,9 @@ class Graph:
                 every op.
             roll: draw equal blocks in a row once; by default unless the depth is ``full``.
 
+        Raises:
+            InputError: if the depth is none of these.
+
         Example:
             >>> import torch, graphscope
             >>> net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(6)))
@@ -146,6 +150,8 @@ class Graph:
             >>> [node.op for node in graph.fold(2).drawn.nodes if node.op]
             ['0', '1–5 ×5']
         """
+        if depth not in ("auto", "full") and not (isinstance(depth, int) and depth >= 0):
+            raise InputError(f"{depth!r} is no depth. Give a number of module levels, 'auto' or 'full'.")
         return self._drawn_with(depth=depth, roll=roll)
 
     def expand(self, *modules: str) -> Graph:

@@ -18,6 +18,7 @@ from graphscope.errors import EngineError
 from graphscope.model import GraphData
 from graphscope.render.picture import to_picture
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions, render
+from graphscope.render.terminal_text import load_console
 
 SVG, PLAIN = "image/svg+xml", "text/plain"
 
@@ -38,9 +39,7 @@ def display(value: object) -> None:
 
         display_in_cell(value)  # type: ignore[no-untyped-call]
     else:
-        from rich.console import Console
-
-        Console().print(value)
+        load_console()().print(value)
 
 
 def mimebundle(

@@ -81,6 +81,8 @@ class Figures(NamedTuple):
     saved_bytes_total: int
     """The same with parameters and buffers."""
     outputs: tuple[Output, ...]
+    freed_tensors: int = 0
+    """Of the saved tensors, those that a backward freed before the graph was taken: their bytes are counted nowhere."""
 
 
 def was_recorded(node: Node) -> bool | None:

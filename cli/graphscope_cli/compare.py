@@ -33,7 +33,16 @@ from graphscope_cli.taking import (
     run_or_end,
     variables_at,
 )
-from graphscope_cli.targets import Name, SavedGraph, Script, Target, find_value, load_module, parse_target
+from graphscope_cli.targets import (
+    Name,
+    SavedGraph,
+    Script,
+    Target,
+    find_value,
+    load_module,
+    parse_saved_graph,
+    parse_target,
+)
 
 _ARGUMENTS = "graphscope arguments"
 
@@ -167,12 +176,7 @@ def diff(
     [b]graphscope diff before.json after.json -o diff.svg[/b]
     """
     with reporting_errors():
-        graphs = []
-        for given in (first, second):
-            what = parse_target(given)
-            if not isinstance(what, SavedGraph):
-                raise InputError(f"{given} is no saved graph. Save one: graphscope render {given} -o graph.json")
-            graphs.append((given, read_graph(what)))
+        graphs = [(given, read_graph(parse_saved_graph(given))) for given in (first, second)]
         stems = [Path(given).stem for given, _ in graphs]
         if len(set(stems)) == len(graphs):
             graphs = [(stem, data) for stem, (_, data) in zip(stems, graphs, strict=True)]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from graphscope.errors import EngineError, GraphscopeError, InputError
-from graphscope.model import GraphData
+from graphscope.model import GraphData, Kind
 from graphscope.render.engine import ScaledDownWarning
 from graphscope.render.formats import FORMATS, RenderOptions, format_of, render
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
@@ -122,7 +122,9 @@ class Output:
 
     def take_recorded(self, number: int | None, whole: GraphData) -> None:
         """As ``take``, of a recording only what leads to a root or to a tensor that has a name."""
-        self.take(number, behind_names(whole) if whole.recorded else whole)
+        named = behind_names(whole) if whole.recorded else whole
+        # an error may come before anything has a name: then all that ran is what there was
+        self.take(number, named if any(node.kind is Kind.OP for node in named.nodes) or whole.roots else whole)
 
     def draw(self, data: Any, format: str) -> str | bytes:
         """Write in a format, for a file or for another program."""

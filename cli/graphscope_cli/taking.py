@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,7 @@ from graphscope_cli.targets import Name, SavedGraph, Script, Target, find_value,
 if TYPE_CHECKING:
     from graphscope.capture.program.backward import BackwardCall
     from graphscope.capture.program.choose import Choice
-    from graphscope_cli.request import Request
+    from graphscope_cli.request import InputSpec, Request
 
 OPS_KEPT = 300_000
 """Recorded operations after which a recording is not gone on with."""
@@ -156,6 +156,7 @@ def _take_from_script(
         raise SystemExit(ending.status)  # a child that the script forked, and let run to the end
     if ending.status and ending.error is None:
         say(f"the script ended with exit status {ending.status}.")
+    _tell_of_package(target, ending.error)
     if end_sink is not None and (ending.error is not None or taker.calls):
         end_sink(ending.error, taker.recording)
     if ending.error is not None and end_sink is not None:
@@ -191,10 +192,19 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
     if ending.error is None:
         say(f"{target.given} had not called backward(): this is the graph of the tensors left in its variables.")
     else:
-        say(
-            f"{target.given} ended with an error: this is the graph that there was. graphscope explain tells the story."
-        )
+        ended = f"{target.given}:{target.name}" if isinstance(target, Name) else target.given
+        say(f"{ended} ended with an error: this is the graph that there was. graphscope explain tells the story.")
     sink(None, recording.told(data))
+
+
+def _tell_of_package(target: Script, error: BaseException | None) -> None:
+    """A file of a package does not run as a script, neither here nor under Python."""
+    if isinstance(error, ImportError) and "no known parent package" in str(error):
+        module = f"{target.path.resolve().parent.name}.{target.path.stem}"
+        say(
+            f"{target.given} belongs to a package, and imports from it as only a module of it can. Name a tensor, a "
+            f"module or a function there, from the folder that holds the package: {module}:name."
+        )
 
 
 def _graph_of_error(error: BaseException, recording: LiveRecording, request: Request) -> GraphData:
@@ -211,6 +221,8 @@ def _graph_of_error(error: BaseException, recording: LiveRecording, request: Req
     data = graph_of_failure(error, recorded, main_variables(), _to_choice(request))
     if not data.nodes:
         raise InputError("The variables hold no tensor.")
+    if all(node.kind is Kind.LEAF for node in data.nodes):
+        raise InputError("No operation on tensors had run.")
     return mark(data, explain_failure(data, read_error(error, recorded.base if recorded is not None else None)))
 
 
@@ -322,7 +334,13 @@ def _call(found: object, name: str, request: Request, recording: LiveRecording) 
     if is_module(value):
         inputs = make_inputs(value, label, request.inputs)
         beside = {label: value, **({"input": inputs[0]} if len(inputs) == 1 else {"input": inputs})}
-        return _Called(run(functools.partial(value, *inputs)), "output", beside)
+        try:
+            result = run(functools.partial(value, *inputs))
+        except UserCodeEnded as ended:
+            if ended.ending.error is not None:
+                _tell_of_inputs(label, request.inputs)
+            raise
+        return _Called(result, "output", beside)
     if request.inputs:
         raise InputError(f"--input is for modules, and {label} is {type(value).__name__}.")
     if request.fake and value is found:
@@ -331,6 +349,15 @@ def _call(found: object, name: str, request: Request, recording: LiveRecording) 
             "computes it, or a module (with --input)."
         )
     return _Called(value, label, {})
+
+
+def _tell_of_inputs(label: str, inputs: Sequence[InputSpec]) -> None:
+    """What a module that raised was called with: a wrong size is not the script's fault."""
+    given = " ".join(f"--input {','.join(map(str, spec.shape))}:{spec.dtype}" for spec in inputs)
+    say(
+        f"{label} raised that when called with {given}. If it expects other tensors, give one --input for each "
+        "argument of its forward, as 1,3,224,224 or 1,16:int64."
+    )
 
 
 def has_torch() -> bool:

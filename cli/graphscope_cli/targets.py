@@ -85,6 +85,20 @@ def parse_target(given: str) -> Target:
     return Name(place, None, name)
 
 
+def parse_saved_graph(given: str) -> SavedGraph:
+    """Understand what must be the file of a saved graph.
+
+    Raises:
+        InputError: if there is no such file, or it is another target.
+    """
+    if given.lower().endswith(".json") and not Path(given).exists():
+        raise InputError(_missing_file(given, "Save a graph: graphscope render TARGET -o graph.json"))
+    what = parse_target(given)
+    if not isinstance(what, SavedGraph):
+        raise InputError(f"{given} is no saved graph. Save one: graphscope render {given} -o graph.json")
+    return what
+
+
 def _to_file(given: str) -> Target:
     path = Path(given)
     if path.is_dir():
@@ -112,16 +126,16 @@ def _refuse_other_files(given: str) -> None:
         raise InputError(f"{given!r} is no Python script: {_NO_SCRIPTS[suffix]}. A target is {_FORMS}.")
 
 
-def _missing_file(place: str) -> str:
+def _missing_file(place: str, remedy: str = f"A target is {_FORMS}.") -> str:
     path = Path(place)
     try:
         neighbours = [entry.name for entry in path.parent.iterdir() if entry.suffix == path.suffix or not path.suffix]
     except OSError:
-        return f"There is no file {place!r}: the folder {str(path.parent)!r} does not exist. A target is {_FORMS}."
+        return f"There is no file {place!r}: the folder {str(path.parent)!r} does not exist. {remedy}"
     close = difflib.get_close_matches(path.name, neighbours, n=3, cutoff=0.75)
     if close:
         return f"There is no file {place!r}. Did you mean {' or '.join(str(path.parent / name) for name in close)}?"
-    return f"There is no file {place!r} in {Path.cwd()}. A target is {_FORMS}."
+    return f"There is no file {place!r} in {Path.cwd()}. {remedy}"
 
 
 def load_module(target: Name, arguments: Sequence[str], run: Runner) -> types.ModuleType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from graphscope.analyze.align import Key, align
-from graphscope.model import GraphData, Kind, Node
+from graphscope.model import GraphData, Kind, Node, State
 from graphscope.runs import Compared, Figures, Output, Row, Run, was_recorded
 from graphscope.style import short_backward
 
@@ -42,6 +42,7 @@ def figures_of(data: GraphData) -> Figures:
         saved_bytes=sum(storage.bytes for storage in kept if not storage.parameter),
         saved_bytes_total=sum(storage.bytes for storage in kept),
         outputs=tuple(_output(data, root) for root in data.roots),
+        freed_tensors=sum(saved.state is State.FREED for node in ops for saved in node.saved),
     )
 
 

@@ -72,6 +72,8 @@ def _run(run: Run, figures: Figures, *, spread: bool) -> dict[str, Any]:
         "peak_bytes": run.peak_bytes,
         "seconds": run.seconds.median if run.seconds is not None else None,
     }
+    if figures.freed_tensors:
+        document["freed_tensors"] = figures.freed_tensors
     if spread and run.seconds is not None:
         document["seconds_spread"] = [run.seconds.least, run.seconds.most]
         document["repeats"] = run.seconds.repeats

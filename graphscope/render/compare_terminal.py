@@ -12,7 +12,7 @@ from graphscope.bands import BAND_LIMIT, Band, fold_rows, hidden_rows
 from graphscope.model import Node
 from graphscope.render.compare_words import band_told, facts, lost_words
 from graphscope.render.terminal_lines import ALARM_STYLE, LOOK_STYLES, MINIMUM_WIDTH, LineOptions
-from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, pack, to_plain
+from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, load_console, pack, to_plain
 from graphscope.runs import Compared, Run
 from graphscope.style import GLYPHS, MEANINGS, MODE_WORDS, Look, look_of, short_backward, visible
 from graphscope.units import to_count_text
@@ -35,11 +35,9 @@ def render(compared: Compared, options: LineOptions, *, color: bool = False) -> 
         return to_plain(to_lines(compared, options))
     from io import StringIO
 
-    from rich.console import Console
-
     width = max(options.width, MINIMUM_WIDTH)
     stream = StringIO()
-    console = Console(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
+    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
     console.print(renderable(compared, options), end="")
     return stream.getvalue()
 
@@ -86,6 +84,7 @@ class _Writer:
         self._bands = fold_rows(compared.rows, None if options.limit is None else BAND_LIMIT, folded=BAND_LIMIT)
         self._facts = facts(compared)
         self._mark = fitted("…", options.encoding)
+        self._dash = fitted("–", options.encoding)
         self._looks: set[Look] = set()
         self._legend = options.legend
         count = len(compared.runs)
@@ -181,6 +180,9 @@ class _Writer:
         for word in text.split(" "):
             if pieces and cells(pieces[-1]) + 1 + cells(word) <= width:
                 pieces[-1] = f"{pieces[-1]} {word}"
+            elif cells(word) > width and self._dash in word:  # figures without their middle would be others
+                halves = re.split(rf"(?<={re.escape(self._dash)})", word)
+                pieces += [elide_cells(half, width, self._mark) for half in halves]
             else:
                 pieces.append(elide_cells(word, width, self._mark))
         return pieces

@@ -41,6 +41,7 @@ def facts(compared: Compared) -> list[Fact]:
         Fact("operations", tuple(f"{each.ops:,}" for each in figures)),
         Fact("backward nodes", tuple(f"{each.backward_nodes:,}" for each in figures)),
         Fact("saved tensors", tuple(f"{each.saved_tensors:,}" for each in figures)),
+        Fact("of these freed", _freed(figures)),
         Fact("saved bytes", tuple(to_bytes_text(each.saved_bytes) for each in figures)),
         Fact("incl. parameters", tuple(to_bytes_text(each.saved_bytes_total) for each in figures)),
         Fact("requires_grad", tuple(_flag(outputs_require_grad(each)) for each in figures)),
@@ -66,6 +67,13 @@ def outputs_are_inference(figures: Figures) -> bool | None:
     """Some output is an inference tensor; ``None`` without outputs, and where it is not known of any."""
     flags = [flag for output in figures.outputs if (flag := output.tensor.is_inference) is not None]
     return any(flags) if flags else None
+
+
+def _freed(figures: Sequence[Figures]) -> tuple[str, ...]:
+    """What a backward freed before the graph was taken, without which ``0 B`` would look like nothing ever saved."""
+    if not any(each.freed_tensors for each in figures):
+        return ()
+    return tuple(f"{each.freed_tensors:,}" for each in figures)
 
 
 def _flag(value: bool | None) -> str:  # noqa: FBT001  a cell of a table
@@ -145,7 +153,7 @@ def row_words(row: Row, names: Sequence[str]) -> str:
         words.append("by another backward node")
     if len({tensor[:2] for node in nodes for tensor in node.outputs[:1]}) > 1:
         words.append("another shape or dtype")
-    return ", ".join(words)
+    return "; ".join(words)
 
 
 def band_words(band: Band, names: Sequence[str]) -> str:
@@ -240,10 +248,12 @@ def band_told(nodes: Sequence[Node]) -> str:
 def run_lines(place: int, compared: Compared) -> list[str]:
     """The figures of one run for the head of its column; what no run has is left out."""
     run, figures = compared.runs[place], compared.figures[place]
-    lines = [
-        f"{to_count_text(figures.ops, 'operation')}, {to_count_text(figures.backward_nodes, 'backward node')}",
-        f"keeps {to_bytes_text(figures.saved_bytes) if figures.saved_bytes else 'nothing'} for backward",
-    ]
+    lines = [f"{to_count_text(figures.ops, 'operation')}, {to_count_text(figures.backward_nodes, 'backward node')}"]
+    freed = to_count_text(figures.freed_tensors, "saved tensor")
+    if figures.saved_bytes or not figures.freed_tensors:
+        lines.append(f"keeps {to_bytes_text(figures.saved_bytes) if figures.saved_bytes else 'nothing'} for backward")
+    if figures.freed_tensors:
+        lines.append(f"{freed} freed by a backward")
     if any(each.dropout_active for each in compared.runs):
         lines.append(f"dropout {_switch(run.dropout_active)}")
     if any(each.moved_buffers for each in compared.runs):

@@ -62,8 +62,9 @@ def column_count(entries: int, *, wide: bool) -> int:
 def sentences(data: GraphData) -> Iterator[str]:
     """What is hidden, and what must be known, in lines fit to be seen."""
     told = [*data.view.notes, *data.notices]
-    if data.view.hidden:
-        told.insert(0, f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here")
+    count = to_count_text(data.view.hidden, "node")
+    if data.view.hidden and not any(note.startswith(f"{count} not drawn: ") for note in data.view.notes):
+        told.insert(0, f"{count} of the graph not drawn here")
     yield from (wrap(visible(sentence)) for sentence in told)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from graphscope.render.terminal_lines import MINIMUM_WIDTH, LineOptions
-from graphscope.render.terminal_text import Line, to_plain
+from graphscope.render.terminal_text import Line, load_console, to_plain
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -23,11 +23,9 @@ def write(lines: Writer, options: LineOptions, *, color: bool = False) -> str:
         return to_plain(lines(options))
     from io import StringIO
 
-    from rich.console import Console
-
     width = max(options.width, MINIMUM_WIDTH)
     stream = StringIO()
-    console = Console(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
+    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
     console.print(Renderable(lines, options), end="")
     return stream.getvalue()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphscope.model import GraphData
 from graphscope.render.terminal_lines import ALARM_STYLE, LOOK_STYLES, MINIMUM_WIDTH, LineOptions, to_lines
-from graphscope.render.terminal_text import to_plain
+from graphscope.render.terminal_text import load_console, to_plain
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -40,11 +40,9 @@ def render(data: GraphData, options: TerminalOptions) -> str:
         return to_plain(to_lines(data, options))
     from io import StringIO
 
-    from rich.console import Console
-
     width = max(options.width, MINIMUM_WIDTH)
     stream = StringIO()
-    console = Console(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
+    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
     console.print(_Renderable(data, options), end="")
     return stream.getvalue()
 

@@ -149,10 +149,17 @@ class _Writer:
         listed = number != tree.aside and all(row.node.kind is Kind.LEAF and not row.uses for row in pair)
         if number and not listed:
             yield []
-        if number == tree.aside:
-            # A pure walk sees what autograd holds; data may have come this way all the same.
-            heading = "No output depends on:" if self._data.recorded else "Not reached from any output:"
+        if number == tree.aside and (heading := self._heading_aside()):
             yield from self._wrapped([Span(heading, "bold")])
+
+    def _heading_aside(self) -> str:
+        """What is said of all that stands under no output; nothing of a part of a graph that shows none."""
+        whole = self._data.view.whole
+        is_part = whole is not None and len(self._data.roots) < len(whole.roots)
+        if is_part:  # an output that is left out may depend on all of it
+            return "No output shown here depends on:" if self._data.roots else ""
+        # A pure walk sees what autograd holds; data may have come this way all the same.
+        return "No output depends on:" if self._data.recorded else "Not reached from any output:"
 
     def _node(self, row: Row, branch: Span, words: Sequence[Span]) -> Iterator[Line]:
         look = look_of(row.node, self._data.view)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphscope.style import GLYPHS, Look
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 GAP = "  "
 """Between two facts on one line."""
@@ -33,6 +38,8 @@ _ASCII = {
     **dict(zip("─┈╌│├╰┊⋯↑↓×·—", "-.~||`:~^vx/-", strict=True)),
     "…": "...",
     "→": "->",
+    "–": "-",
+    "µ": "u",
 }
 
 
@@ -44,6 +51,17 @@ class Span(NamedTuple):
 
 
 Line = list[Span]
+
+
+def load_console() -> type[Console]:
+    """rich's ``Console``, without the random number that the first import of rich draws (rich/style.py)."""
+    state = None if "rich.style" in sys.modules else random.getstate()
+    try:
+        from rich.console import Console
+    finally:
+        if state is not None:
+            random.setstate(state)
+    return Console
 
 
 def fitted(text: str, encoding: str) -> str:

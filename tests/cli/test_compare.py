@@ -287,6 +287,9 @@ def test_what_is_no_saved_graph_is_refused() -> None:
     done = diff("script.py", "model.py")
     assert done.status == 2
     assert "graphscope render script.py -o graph.json" in done.messages[0]
+    done = diff("nowhere.json", "elsewhere.json")
+    assert done.status == 2
+    assert done.messages[0].endswith("Save a graph: graphscope render TARGET -o graph.json")
 
 
 @pytest.mark.parametrize("columns", ["80", "200"])

@@ -394,3 +394,44 @@ def test_python_itself_agrees(tmp_path: Path) -> None:
     """The helper runs what it says: otherwise every comparison above proves nothing."""
     write(tmp_path / "one.py", "import sys\nprint('out')\nsys.stderr.write('err')\nsys.exit(5)\n")
     assert python(tmp_path, "one.py") == (5, "out\n", "err")
+
+
+def test_a_file_of_a_package_is_told_how_to_be_named(tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    write(tmp_path / "pack/constants.py", "factor = 3.0")
+    write(
+        tmp_path / "pack/main.py",
+        """
+        from .constants import factor
+        import torch
+        w = torch.ones(3, requires_grad=True)
+        loss = (w * factor).sum()
+        """,
+    )
+    alone, drawn = run_both(tmp_path, "pack/main.py")
+    assert drawn.status == alone.status == 1
+    assert drawn.program_stderr == alone.stderr
+    assert drawn.messages[0].endswith("from the folder that holds the package: pack.main:name.")
+    assert render(tmp_path, "pack.main:loss").status == 0
+
+
+def test_a_module_that_its_input_does_not_fit_is_no_fault_of_the_script(tmp_path: Path) -> None:
+    write(
+        tmp_path / "net.py",
+        """
+        import torch
+        x = torch.ones(5)
+        net = torch.nn.Linear(100, 2)
+        """,
+    )
+    drawn = render(tmp_path, "net.py:net", "--input", "1,3")
+    assert drawn.status == 1
+    assert "addmm  no backward node  raised an error" in drawn.stdout
+    assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in drawn.program_stderr
+    called, ended = drawn.messages
+    assert "net raised that when called with --input 1,3:float32." in called
+    assert "net.py:net ended with an error" in ended
+    drawn = render(tmp_path, "net.py:net", "--input", "1,100", "--input", "2")
+    assert (drawn.status, drawn.stdout) == (1, "")
+    assert "--input 1,100:float32 --input 2:float32" in drawn.messages[0]
+    assert "there was nothing to draw yet." in drawn.messages[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import graphscope
@@ -46,3 +47,19 @@ def test_a_named_result_off_the_way_keeps_its_node() -> None:
         d = (fake.detach() * v).sum()
     nodes = {name: node for node in rec.graph(d, fake).nodes for name in node.names if node.op}
     assert nodes["fake"].backward == "MulBackward0"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_op_that_only_asks_for_a_size_takes_no_node_from_the_next() -> None:
+    """A nested tensor is asked for its sizes after the node was made, and before the op runs and has a history."""
+    n = torch.nested.nested_tensor([torch.rand(2, 3), torch.rand(4, 3)], layout=torch.strided, requires_grad=True)
+    with graphscope.recording() as rec:
+        m = n * 2
+        padded = torch.nested.to_padded_tensor(m, 0.0)
+        loss = padded.sum()
+    graph = rec.graph(loss, m, padded).check()
+    for name, result in (("m", m), ("padded", padded), ("loss", loss)):
+        (node,) = [node for node in graph.nodes if node.op and any(name in one.names for one in node.outputs)]
+        assert result.grad_fn is not None
+        assert (node.backward, node.outputs[0].requires_grad) == (result.grad_fn.name(), True)
+    assert not any(edge.reason for edge in rec.graph(loss).edges)

@@ -25,7 +25,7 @@ from graphscope.render.compare_words import row_words
 from graphscope.render.svg import texts
 from graphscope.render.terminal_lines import LineOptions
 from graphscope.render.terminal_text import cells
-from graphscope.runs import Failure, Row, Run
+from graphscope.runs import Failure, Row, Run, Seconds
 
 SCHEMA = json.loads(files("graphscope").joinpath("schema/compare-1.json").read_text(encoding="utf-8"))
 CORNERS = ("train", "train+no_grad", "eval", "eval+no_grad")
@@ -213,7 +213,7 @@ def test_code_without_modules_is_cut_after_its_first_rows() -> None:
         (("AddBackward0", None), "recorded only in a"),
         (("AddBackward0", "missing"), "runs only in a"),
         (("AddBackward0", "AddBackward0", None), "not recorded in c"),
-        (("AddBackward0", None, "missing"), "does not run in c, recorded only in a"),
+        (("AddBackward0", None, "missing"), "does not run in c; recorded only in a"),
         (("MulBackward0", "MulBackward1"), "by another backward node"),
     ],
 )
@@ -249,3 +249,32 @@ def test_ten_thousand_rows_are_no_trouble() -> None:
     assert len(comparison.rows) == 6001
     assert sum(row.cells[0] is None or row.cells[1] is None for row in comparison.rows) == 0
     assert len(lines_of(render(comparison.data, LineOptions(width=80)))) < 80
+
+
+def test_a_spread_that_does_not_fit_keeps_all_its_figures() -> None:
+    run = Run(
+        "grad", GraphData(nodes=(), edges=(), roots=(), torch="2.13.0"), seconds=Seconds(0.0286, 9.23e-05, 12.345, 7)
+    )
+    data = compare_runs([run._replace(mode=mode) for mode in CORNERS], same_program=True)
+    for encoding, spread in (("utf-8", ["(0.0923–", "12,345)"]), ("ascii", ["(0.0923-", "12,345)"])):
+        text = render(data, LineOptions(width=80, encoding=encoding))
+        first = [line.split()[0] for line in lines_of(text) if re.match(r" +[(\d]", line)]
+        assert first == spread
+
+
+def test_what_a_backward_freed_is_told() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with graphscope.recording() as recording:
+        m = (x * x).sum()
+        with torch.no_grad():
+            w = (x * x).sum()
+    assert "freed" not in str(recording.compare(m, w))
+    m.backward()
+    comparison = recording.compare(m, w)
+    freed = next(line.split() for line in lines_of(str(comparison)) if "freed" in line)
+    assert freed == ["of", "these", "freed", "2", "0"]
+    assert [run.get("freed_tensors", 0) for run in comparison.to_json()["runs"]] == [2, 0]
+    jsonschema.validate(comparison.to_json(), SCHEMA)
+    shown = shown_by(comparison)
+    assert "2 saved tensors freed by a backward" in shown
+    assert shown.count("keeps nothing for backward") == 1

@@ -83,3 +83,24 @@ def test_a_star_import_gives_the_public_names() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'graphscope' has no attribute 'wlak'"):
         _ = graphscope.wlak  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "graphscope.show(x.exp())",
+        "render(graphscope.walk(x.exp()).data, TerminalOptions(color=True))",
+        "print(graphscope.record(x.exp), graphscope.explain(x.exp()), graphscope.memory(x.exp()))",
+        "graphscope.compare(x.exp).to('svg')",
+    ],
+)
+def test_showing_draws_no_random_number_though_rich_does_when_first_loaded(shown: str) -> None:
+    program = f"""
+import random, torch, graphscope
+from graphscope.render.terminal import TerminalOptions, render
+x = torch.ones(2, requires_grad=True)
+before = random.getstate()
+{shown}
+assert random.getstate() == before
+"""
+    subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)

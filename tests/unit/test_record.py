@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import graphscope
+from graphscope.errors import InputError
 from graphscope.model import Kind, Node, Reason, Role
 from tests.recorded import apply, ops, record_twice, same_as_walk, the_op
 
@@ -434,3 +435,10 @@ def test_many_ops() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(graph.check().nodes) == 100_002
+
+
+@pytest.mark.parametrize("fake", [False, True])
+@pytest.mark.parametrize("given", [3, torch.ones(2), None])
+def test_what_cannot_be_called_is_told_with_what_was_meant(given: object, fake: bool) -> None:  # noqa: FBT001  pytest
+    with pytest.raises(InputError, match=rf"was given {type(given).__name__}\..*record\(model, x\).*walk\(loss\)"):
+        graphscope.record(given, fake=fake)  # type: ignore[arg-type]

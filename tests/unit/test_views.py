@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -10,8 +12,11 @@ from torch.utils.checkpoint import checkpoint
 import graphscope
 from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
+from graphscope.render.legend import sentences
+from graphscope.render.terminal import to_text
 from graphscope.style.groups import group_lines
 from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
+from graphscope.transforms.select import keep
 from tests.unit.networks import network
 
 
@@ -192,3 +197,30 @@ def test_names_may_leave_out_what_stands_in_front() -> None:
     assert hide(net, ["head.weight"]).nodes == hide(net, ["net.head.weight"]).nodes
     with pytest.raises(InputError, match=r"'fc\.weight' could be net\.h\.0\.fc\.weight, net\.h\.1\.fc\.weight, net"):
         focus(net, "fc.weight")
+
+
+def test_of_a_part_without_the_output_is_not_said_that_no_output_depends_on_it() -> None:
+    x = torch.ones(3, requires_grad=True)
+    recording = graphscope.record(lambda: (x.exp().sum(), x.log().sum()))
+    graph = recording.graph(recording.result)
+    ids = {node.op: node.id for node in graph.nodes if node.op}
+    assert "depends on" not in str(graph.path("x", ids["exp"]).to("txt"))
+    logged = keep(graph.data, {ids["log"], *(n.id for n in graph.nodes if n.op == "sum"), graph.roots[0]}, "some")
+    assert "No output depends on" not in to_text(logged)
+    assert "No output depends on" in to_text(dataclasses.replace(graph.data, roots=graph.roots[:1]))
+
+
+def test_what_is_left_out_is_counted_once() -> None:
+    x = torch.ones(3, requires_grad=True)
+    data = graphscope.record(lambda: [x.exp(), x.log()]).graph().data
+    (kept,) = [node.id for node in data.nodes if node.op == "exp"]
+    count = f"{len(data.nodes) - 1} nodes"
+    assert [*sentences(keep(data, {kept}, f"{count} not drawn: why"))] == [f"{count} not drawn: why"]
+    assert [*sentences(keep(data, {kept}, "why"))] == [f"{count} of the graph not drawn here", "why"]
+
+
+@pytest.mark.parametrize("depth", ["x", -1, None, 1.5])
+def test_a_depth_that_is_none_is_refused(depth: object) -> None:
+    graph = graphscope.walk(torch.ones(3, requires_grad=True).sum())
+    with pytest.raises(InputError, match=r"is no depth\. Give a number of module levels"):
+        graph.fold(depth)  # type: ignore[arg-type]

@@ -158,8 +158,11 @@ class _Makers:
         is_last = number == self._stops[place] - 1
         if _agrees(self._log, index, node, is_last=is_last, by_name=True):
             return index
+        passes = not self._log.may_carry(index)
         for further in self._span(place):  # a write in place first clones what its own derivative needs
-            if further in self._log.writes and _agrees(self._log, further, node, is_last=is_last, by_name=True):
+            if (passes or further in self._log.writes) and _agrees(
+                self._log, further, node, is_last=is_last, by_name=True
+            ):
                 return further
         return index if _agrees(self._log, index, node, is_last=is_last) else None
 

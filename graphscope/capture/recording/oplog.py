@@ -285,9 +285,13 @@ class OpLog(Origins):
             return False
         for earlier in range(index - 1, -1, -1):
             number = self.ops[earlier].number
-            if number >= 0:
+            if number >= 0 and (op.number > number or self.may_carry(earlier)):
                 return op.number > number
         return True
+
+    def may_carry(self, index: int) -> bool:
+        """An op has a result of a dtype that can require grad; one without (a size, asked on the way) made no node."""
+        return any(str(info.dtype).startswith(CARRIES_GRADIENT) for info in self.outputs[index])
 
     def _settle_several(self) -> None:
         written = {known.source for known, _ in self._last_written}
