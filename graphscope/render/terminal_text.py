@@ -35,7 +35,7 @@ _ASCII_LOOKS = {
 }
 _ASCII = {
     **{GLYPHS[look]: mark for look, mark in _ASCII_LOOKS.items()},
-    **dict(zip("─┈╌│├╰┊⋯↑↓×·—", "-.~||`:~^vx/-", strict=True)),
+    **dict(zip("─┈╌│├╰┊⋯↑↓×·—", "-.~||`:~^vx/.", strict=True)),
     "…": "...",
     "→": "->",
     "–": "-",
