@@ -192,3 +192,80 @@ def test_names_may_leave_out_what_stands_in_front() -> None:
     assert hide(net, ["head.weight"]).nodes == hide(net, ["net.head.weight"]).nodes
     with pytest.raises(InputError, match=r"'fc\.weight' could be net\.h\.0\.fc\.weight, net\.h\.1\.fc\.weight, net"):
         focus(net, "fc.weight")
+
+
+def lines_of(drawn: GraphData) -> dict[str, list[str]]:
+    return {
+        f"{group.title} {number}": list(group_lines(drawn.by_id[key], group))
+        for number, (key, group) in enumerate(drawn.view.groups.items())
+    }
+
+
+def test_a_round_that_calls_a_module_twice_tells_which_calls() -> None:
+    cell, head = nn.RNNCell(3, 4), nn.Linear(4, 1)
+    with graphscope.recording() as rec:
+        loss = torch.zeros(())
+        for _ in range(5):
+            h = cell(torch.ones(1, 3), cell(torch.ones(1, 3), torch.zeros(1, 4)).sin())
+            loss = loss + head(h).sum()
+    drawn = fold(rec.graph(loss).data, 1)
+    groups = [group for group in drawn.view.groups.values() if group.calls > 1 and group.times > 1]
+    cells = [(group.call, group.times, group.step) for group in groups if group.title == "cell"]
+    assert len(cells) == 2
+    assert all(step == 2 for _, _, step in cells)
+    words = [words[0] for words in lines_of(drawn).values() if words[0].startswith("RNNCell · calls")]
+    assert len(words) == 2
+    assert all(", … " in line for line in words)
+
+
+def test_rounds_of_modules_of_their_own_are_no_calls_of_one() -> None:
+    """Each block of the net runs twice; that six of them are drawn as one makes no six calls."""
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4)) for _ in range(6)))
+    with graphscope.recording() as rec:
+        loss = net(torch.ones(2, 4)).sum() + net(torch.zeros(2, 4)).exp().sum()
+    for depth in (1, 2, 3):
+        for group in fold(rec.graph(loss).data, depth).view.groups.values():
+            assert group.times <= group.calls <= 2
+            assert group.call + (group.times - 1) * group.step <= group.calls
+
+
+def test_what_all_rounds_keep_is_told_of_the_boxes_of_one_round() -> None:
+    cell, frames = nn.LSTMCell(4, 8), torch.ones(50, 2, 4)
+    with graphscope.recording() as rec:
+        h = c = torch.zeros(2, 8)
+        for number in range(50):
+            h, c = cell(frames[number], (h, c))
+        loss = h.sum()
+    data = rec.graph(loss).data
+    drawn = fold(data, 1)
+    group = next(group for group in drawn.view.groups.values() if group.times == 49)
+    assert (group.repeats, group.shared_bytes) == (1, frames.nbytes)
+    members = [data.by_id[member] for member in group.members]
+    sizes = {storage.id: storage.bytes for storage in data.storages if not storage.parameter}
+    kept = {saved.storage for node in members for saved in node.saved if saved.storage in sizes}
+    own = group.saved_bytes - group.shared_bytes
+    assert sum(sizes[storage] for storage in kept if storage) == 49 * own + group.shared_bytes
+    assert any("each + 1.56 KiB shared" in line for words in lines_of(drawn).values() for line in words)
+
+
+def test_ops_are_said_to_be_in_equal_rounds_only_if_they_are() -> None:
+    gru = nn.GRU(4, 4)
+    rec = graphscope.record(gru, torch.ones(6, 1, 4))
+    drawn = fold(rec.graph(rec.result[0], names={"gru": gru}).data, 1)
+    (group,) = (group for group in drawn.view.groups.values() if group.rounds > 1)
+    assert 0 < group.ops_in_rounds < group.ops
+    assert group.ops_in_rounds % group.rounds == 0
+    (words,) = (words for words in lines_of(drawn).values() if "equal rounds" in words[0])
+    assert f"{group.ops} ops, {group.ops_in_rounds} in {group.rounds} equal rounds" in words[0]
+
+
+def test_a_box_in_a_checkpoint_says_so() -> None:
+    inner = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    outer = nn.Linear(4, 4)
+    with graphscope.recording() as rec:
+        loss = checkpoint(inner, outer(torch.ones(2, 4)).sin(), use_reentrant=False).sum()
+    words = lines_of(fold(rec.graph(loss, names={"inner": inner, "outer": outer}).data, 1))
+    (inside,) = (words[title] for title in words if title.startswith("inner"))
+    (outside,) = (words[title] for title in words if title.startswith("outer"))
+    assert "checkpointed: computed again in backward" in inside
+    assert not any("checkpointed" in line for line in outside)
