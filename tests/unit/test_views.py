@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import graphscope
 from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
+from graphscope.style.details import details_of
 from graphscope.style.groups import group_lines
 from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
 from tests.unit.networks import network
@@ -269,3 +270,12 @@ def test_a_box_in_a_checkpoint_says_so() -> None:
     (outside,) = (words[title] for title in words if title.startswith("outer"))
     assert "checkpointed: computed again in backward" in inside
     assert not any("checkpointed" in line for line in outside)
+
+
+def test_of_equal_blocks_each_lacks_so_many_inputs() -> None:
+    drawn = view(network(12), ViewOptions(focus="h.2.fc", depth=2))
+    lines = {node.op: details_of(node, drawn) for node in drawn.nodes if node.kind is Kind.GROUP}
+    (several,) = (lines[op] for op in lines if op and op.endswith("×9"))
+    assert any(line.startswith("each ") and line.endswith(" not drawn") for line in several)
+    for line in (line for told in lines.values() if told is not several for line in told):
+        assert not (line.startswith("each ") and line.endswith(" not drawn"))
