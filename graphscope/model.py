@@ -253,7 +253,8 @@ class Group(NamedTuple):
     saved_bytes: int = 0
     """Bytes of the storages that ops inside keep for backward, parameters and buffers left out, each once."""
     shared_bytes: int = 0
-    """Those of them that other rounds keep, too, where what is drawn stands for several."""
+    """Those of them that do not come again with each round, where what is drawn stands for several: so many rounds keep
+    so many times the rest, and these once. 0 where it is not as plain as that."""
     gradient: Gradient = Gradient.NONE
     cuts: tuple[tuple[Reason, int], ...] = ()
     """Why edges inside cut something off that would have a gradient and gets none, and how many of each."""

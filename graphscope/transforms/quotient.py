@@ -288,8 +288,6 @@ class _Quotient:
         parameters = [node for node in nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
         saved = [one for node in ops for one in node.saved]
         kept = _storages(ops)
-        later = (self._data.nodes[position] for position in set(self._members[number]).difference(box.members))
-        shared = kept & _storages(later)
         scope = box.scope
         calls = _NO_CALLS if box.block is None else self._calls.get(box.block, _NO_CALLS)
         rounds, in_rounds = self._rounds_inside(box)
@@ -315,11 +313,25 @@ class _Quotient:
             frozen=sum(_elements(node) for node in parameters if not node.outputs[0].requires_grad),
             saved=len(saved),
             checkpointed=sum(one.state is State.CHECKPOINTED for one in saved),
-            saved_bytes=sum(self._bytes.get(storage, 0) for storage in kept),
-            shared_bytes=sum(self._bytes.get(storage, 0) for storage in shared),
+            saved_bytes=self._size(kept),
+            shared_bytes=self._shared_bytes(number, kept, len(ops)),
             gradient=_gradient(traffic, arrives=any(node.reached for node in ops or nodes)),
             cuts=tuple(sorted(traffic.cuts.items())),
         )
+
+    def _shared_bytes(self, number: int, kept: set[str], ops: int) -> int:
+        """Of what one round keeps, what comes once for all; 0 where only some share it, as in rounds within rounds."""
+        members = set(self._members[number])
+        later = [self._data.nodes[position] for position in members.difference(self._boxes[number].members)]
+        theirs = _storages(later)
+        shared = self._size(kept & theirs)
+        if not shared:
+            return 0
+        more = sum(node.kind is Kind.OP for node in later) // ops
+        return shared if self._size(theirs - kept) == more * (self._size(kept) - shared) else 0
+
+    def _size(self, storages: Iterable[str]) -> int:
+        return sum(self._bytes.get(storage, 0) for storage in storages)
 
     def _rounds_inside(self, box: Box) -> tuple[int, int]:
         """How often what most of a closed block consists of runs, and how many ops that are in all."""

@@ -279,3 +279,32 @@ def test_of_equal_blocks_each_lacks_so_many_inputs() -> None:
     assert any(line.startswith("each ") and line.endswith(" not drawn") for line in several)
     for line in (line for told in lines.values() if told is not several for line in told):
         assert not (line.startswith("each ") and line.endswith(" not drawn"))
+
+
+def test_what_rounds_share_is_only_told_where_the_sum_is_right() -> None:
+    """Two branches read one value, and two of those another: no figure times eight is what all of them keep."""
+
+    class Tree(nn.Module):
+        def __init__(self, depth: int) -> None:
+            super().__init__()
+            self.w = nn.Linear(6, 6)
+            self.branches = nn.ModuleList(Tree(depth - 1) for _ in range(2 if depth else 0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.tanh(self.w(x))
+            for branch in self.branches:
+                y = y * branch(x)
+            return y
+
+    tree = Tree(4)
+    rec = graphscope.record(tree, torch.ones(1, 6, requires_grad=True).exp())
+    data = rec.graph(rec.result, names={"tree": tree}).data
+    sizes = {storage.id: storage.bytes for storage in data.storages if not storage.parameter}
+    for depth in range(1, 6):
+        for group in fold(data, depth).view.groups.values():
+            members = [data.by_id[member] for member in group.members]
+            kept = {saved.storage for node in members for saved in node.saved if saved.storage in sizes}
+            rounds = sum(node.kind is Kind.OP for node in members) // max(group.ops, 1)
+            if group.shared_bytes:
+                own = group.saved_bytes - group.shared_bytes
+                assert sum(sizes[one] for one in kept if one) == rounds * own + group.shared_bytes
