@@ -63,7 +63,8 @@ def sentences(data: GraphData) -> Iterator[str]:
     """What is hidden, and what must be known, in lines fit to be seen."""
     told = [*data.view.notes, *data.notices]
     if data.view.hidden:
-        told.insert(0, f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here")
+        in_all = ", in all" if any("not drawn" in note for note in data.view.notes) else ""
+        told.insert(0, f"{to_count_text(data.view.hidden, 'node')} of the graph not drawn here{in_all}")
     yield from (wrap(visible(sentence)) for sentence in told)
 
 

@@ -442,7 +442,9 @@ def _title(scope: Scope | None, last: Scope | None, frame: Surround | None) -> s
         return ""
     outer = ""
     while frame is not None and not outer:
-        outer = frame.scope.name + "." if frame.scope is not None and frame.scope.is_module and frame.scope.name else ""
+        around = frame.scope
+        if around is not None and around.is_module and around.name not in {"", scope.name}:
+            outer = f"{around.name}."
         frame = frame.parent
     first = scope.name.removeprefix(outer)
     if last is None or last.name == scope.name:

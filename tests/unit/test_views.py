@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import graphscope
 from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
+from graphscope.render.legend import sentences
 from graphscope.style.details import details_of
 from graphscope.style.groups import group_lines
 from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
@@ -48,6 +49,10 @@ def test_what_constructors_compute_is_counted_and_not_drawn() -> None:
     assert drawn_ops(drawn) == ["mul", "mul", "sum"]
     assert [note for note in drawn.view.notes if note.endswith("nodes not drawn: they made what modules hold")]
     assert len(graph.nodes) == len(drawn.nodes) + drawn.view.hidden
+    hidden = len(graph.nodes) - len(drawn.nodes)
+    assert f"{hidden} nodes of the graph not drawn here, in all" in list(sentences(drawn)), (
+        "the note tells some of them"
+    )
 
 
 def test_what_a_constructor_takes_from_elsewhere_is_drawn() -> None:
@@ -292,8 +297,9 @@ def test_what_rounds_share_is_only_told_where_the_sum_is_right() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = torch.tanh(self.w(x))
-            for branch in self.branches:
-                y = y * branch(x)
+            if self.branches:
+                left, right = self.branches
+                y = y + left(y) * right(y)
             return y
 
     tree = Tree(4)
@@ -308,3 +314,23 @@ def test_what_rounds_share_is_only_told_where_the_sum_is_right() -> None:
             if group.shared_bytes:
                 own = group.saved_bytes - group.shared_bytes
                 assert sum(sizes[one] for one in kept if one) == rounds * own + group.shared_bytes
+
+
+def test_a_round_of_one_module_and_its_frame_have_short_names() -> None:
+    """The frame of the rounds is named after the module that the first round runs in; so is the frame in it."""
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for expert in self.experts:
+                x = x + expert(x * 2)
+            return x
+
+    net = nn.Sequential(Mixture())
+    rec = graphscope.record(net, torch.ones(1, 4))
+    drawn = fold(rec.graph(rec.result, names={"net": net}).data, 4)
+    titles = [frame.title for frame in drawn.view.frames]
+    assert titles == ["net", "0", "experts.0", "experts.1–experts.5", "experts.1"]
