@@ -226,12 +226,16 @@ class Group(NamedTuple):
     calls: int = 1
     """How often the module was called."""
     times: int = 1
-    """How many calls the box stands for, if it is one module that repeats."""
+    """How many calls of this module the box stands for."""
+    step: int = 1
+    """How far each of them is from the one before; 0 if that differs."""
     repeats: int = 1
     """Equal blocks in a row that are drawn as this one box."""
     ops: int = 0
     rounds: int = 1
     """So many times equal ops run one after the other inside: a loop, or a module that is called again and again."""
+    ops_in_rounds: int = 0
+    """Ops in those rounds, all of them together."""
     untracked: int = 0
     """Ops that autograd did not record."""
     tensors: int = 0
@@ -242,10 +246,15 @@ class Group(NamedTuple):
     """Elements of parameters inside that require a gradient."""
     frozen: int = 0
     """Elements of parameters inside that do not."""
+    saved: int = 0
+    """Tensors that ops inside keep for backward, in whatever state."""
+    checkpointed: int = 0
+    """Those of them that a checkpoint computes again instead of keeping them."""
     saved_bytes: int = 0
     """Bytes of the storages that ops inside keep for backward, parameters and buffers left out, each once."""
     shared_bytes: int = 0
-    """Those of them that other rounds keep, too, where equal blocks are drawn as one box."""
+    """Those of them that do not come again with each round, where what is drawn stands for several: so many rounds keep
+    so many times the rest, and these once. 0 where it is not as plain as that."""
     gradient: Gradient = Gradient.NONE
     cuts: tuple[tuple[Reason, int], ...] = ()
     """Why edges inside cut something off that would have a gradient and gets none, and how many of each."""
@@ -266,6 +275,7 @@ class Frame(NamedTuple):
     call: int = 1
     calls: int = 1
     times: int = 1
+    step: int = 1
     repeats: int = 1
     """Equal blocks in a row, of which one is drawn."""
     members: tuple[str, ...] = ()

@@ -22,11 +22,12 @@ from graphscope.render.engine import ScaledDownWarning
 from graphscope.render.formats import FORMATS, RenderOptions, format_of, render
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
 from graphscope.render.terminal import render as to_terminal
-from graphscope.transforms import behind_names, view
+from graphscope.transforms import FoldedInsteadWarning, behind_names, view
 from graphscope_cli.messages import Faults, say, saying_if_slow
 
 _SEVERAL_ON_STDOUT = frozenset({"json", "dot", "txt"})
 """Formats in which several graphs can follow one another."""
+_OF_DRAWING = (ScaledDownWarning, FoldedInsteadWarning)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,11 +201,11 @@ def _importing_from(path: list[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_of_drawing_told() -> Iterator[None]:
-    """Say what the engine warns of. The user's warning filters stay as they are, and so do all other warnings."""
+    """Say what drawing warns of. The user's warning filters stay as they are, and so do all other warnings."""
     show = warnings.showwarning
 
     def tell(message: Warning | str, *place: Any, **more: Any) -> None:
-        if isinstance(message, ScaledDownWarning):
+        if isinstance(message, _OF_DRAWING):
             say(str(message))
         else:
             show(message, *place, **more)
@@ -212,7 +213,7 @@ def _warnings_of_drawing_told() -> Iterator[None]:
     warnings.showwarning = tell
     try:
         yield
-    except ScaledDownWarning as warning:  # the user's filters make errors of warnings
+    except _OF_DRAWING as warning:  # the user's filters make errors of warnings
         raise EngineError(str(warning)) from None
     finally:
         warnings.showwarning = show

@@ -34,8 +34,14 @@ _STRAIGHT = 8.0
 """How much more a long edge wants to be straight than a box wants to stand in the middle of its neighbours."""
 _HANGING = 0.001
 """How much of a pull what hangs on one edge has: a parameter comes to its op, the op does not go to meet it."""
+_HUB = 6
+"""Lines at one side of a box beyond which each pulls less: not all of hundreds of branches come to what they share."""
 _AT_REST = 0.00001
 """How much something without neighbours wants to stay where it is."""
+_ONE_CURVE = 4
+"""Points of a single curve."""
+_SHALLOW = 3.0
+"""Points by which a box may be lower than its layer without its lines having to leave that first."""
 _NOTHING = 0.5
 """Points to the side that nobody sees."""
 _MOST_BENDS_IN_ALL = 20_000
@@ -58,11 +64,14 @@ class Curve(NamedTuple):
 
     points: tuple[Point, ...]
     tip: Point
+    is_stub: bool = False
+    """The first curve only leads out of the layer of its box."""
 
     @property
     def middle(self) -> Point:
-        """Where words may stand: on the first curve."""
-        first, last = self.points[0], self.points[3]
+        """Where words may stand: on the first curve; if that only leads out of the layer, on the next."""
+        start = 3 if self.is_stub else 0
+        first, last = self.points[start], self.points[start + 3]
         return Point((first.x + last.x) / 2, (first.y + last.y) / 2)
 
 
@@ -104,7 +113,7 @@ def _turned(placement: Placement) -> Placement:
     def turn(point: Point) -> Point:
         return Point(placement.size.height - point.y, height - point.x)
 
-    curves = [Curve(tuple(map(turn, curve.points)), turn(curve.tip)) for curve in placement.curves]
+    curves = [Curve(tuple(map(turn, curve.points)), turn(curve.tip), curve.is_stub) for curve in placement.curves]
     size = Size(placement.size.height, placement.size.width)
     return Placement(boxes=list(map(turn, placement.boxes)), curves=curves, size=size)
 
@@ -251,7 +260,7 @@ class _Drawing:
         self._x: dict[int, float] = {}
         self._y: dict[int, float] = {}
         self._span: dict[int, tuple[float, float]] = {}
-        """Top and bottom of the layer of each bend."""
+        """Top and bottom of the layer of everything that is in one."""
 
     def place(self, edges: Sequence[tuple[int, int]]) -> Placement:
         left = height = 0.0
@@ -285,8 +294,7 @@ class _Drawing:
             height = max((self._sizes[vertex].height for vertex in layer if vertex >= 0), default=0.0)
             for vertex in layer:
                 self._y[vertex] = top + height / 2
-                if vertex < 0:
-                    self._span[vertex] = top, top + height
+                self._span[vertex] = top, top + height
             top += height + LAYER_GAP
         return top - LAYER_GAP
 
@@ -309,12 +317,17 @@ class _Drawing:
         for number, (source, target) in enumerate(edges):
             start, end = ports[number]
             way = [Point(start, self._y[source] - self._sizes[source].height / 2)]
+            if way[0].y - self._span[source][1] > _SHALLOW:  # else it would run across higher boxes beside this one
+                way.append(Point(start, self._span[source][1]))
             for bend in chains.get((source, target), ()):
                 top, bottom = self._span[bend]
                 way += [Point(self._x[bend], top), Point(self._x[bend], bottom)]
             tip = Point(end, self._y[target] + self._sizes[target].height / 2)
+            if self._span[target][0] - tip.y - ARROW > _SHALLOW:
+                way.append(Point(end, self._span[target][0]))
             way.append(Point(end, tip.y + ARROW))
-            yield Curve(tuple(_smooth(way)), tip)
+            points = tuple(_smooth(way))
+            yield Curve(points, tip, is_stub=len(points) > _ONE_CURVE and points[0].x == points[3].x)
 
     def _ports(
         self, edges: Sequence[tuple[int, int]], chains: Mapping[tuple[int, int], list[int]]
@@ -382,12 +395,13 @@ class _Columns:
         self._above: _Pulls = {vertex: [] for layer in part.layers for vertex in layer}
         self._below: _Pulls = {vertex: [] for vertex in self._above}
         ends = Counter(end for edge in part.chains for end in edge)
+        readers, sources = (Counter(edge[side] for edge in part.chains) for side in (0, 1))
         for (source, target), bends in part.chains.items():
             hanging = _HANGING if ends[source] == 1 or ends[target] == 1 else 1.0
             for one, other in pairwise([source, *bends, target]):
                 weight = hanging * _STRAIGHT if one < 0 and other < 0 else hanging
-                self._below[one].append((other, weight))
-                self._above[other].append((one, weight))
+                self._below[one].append((other, weight * min(1.0, _HUB / max(sources[other], 1))))
+                self._above[other].append((one, weight * min(1.0, _HUB / max(readers[one], 1))))
         for pulls in (self._above, self._below):
             for vertex, neighbours in pulls.items():
                 if not neighbours:

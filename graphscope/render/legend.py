@@ -64,7 +64,8 @@ def sentences(data: GraphData) -> Iterator[str]:
     told = [*data.view.notes, *data.notices]
     count = to_count_text(data.view.hidden, "node")
     if data.view.hidden and not any(note.startswith(f"{count} not drawn: ") for note in data.view.notes):
-        told.insert(0, f"{count} of the graph not drawn here")
+        in_all = ", in all" if any("not drawn" in note for note in data.view.notes) else ""
+        told.insert(0, f"{count} of the graph not drawn here{in_all}")
     yield from (wrap(visible(sentence)) for sentence in told)
 
 

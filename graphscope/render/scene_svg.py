@@ -215,6 +215,9 @@ def _curve(line: Line, curve: Curve, height: float, brush: _Brush) -> str:
     lines = line.words.split("\n")
     colour = brush.palette.alarm if line.alarming else brush.palette.muted
     x, top = curve.middle.x + _BESIDE, height - curve.middle.y - LINE * CAPTION * len(lines) / 2
+    room = text_size(line.words, CAPTION)
+    middle = Point(x + room.width / 2, height - curve.middle.y)
+    drawn += _rectangle(middle, room, f' fill="{brush.palette.background}"', is_rounded=False)
     for place, words in enumerate(lines):
         drawn += _left_text(Point(x, top + (LINE * place + _BASELINE) * CAPTION), words, colour)
     return drawn

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from graphscope.render.fonts import FAMILIES
+from graphscope.render.measure import text_size
 
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK_TITLE = "{http://www.w3.org/1999/xlink}title"
@@ -21,6 +22,7 @@ _group = f"{{{_SVG}}}g"
 _path = f"{{{_SVG}}}path"
 _rounded_box = re.compile(r"M[-\d.]+,[-\d.]+C(?:[-\d.]+,[-\d.]+ ?){24}").fullmatch
 _number = re.compile(r"-?[\d.]+").findall
+_rect = f"{{{_SVG}}}rect"
 _title = f"{{{_SVG}}}title"
 _text = f"{{{_SVG}}}text"
 
@@ -45,6 +47,7 @@ def finish_svg(written: bytes, *, prefix: str | None = None) -> bytes:
         if kind == "graph":
             title, _, description = (tooltip or title).partition("\n")
         _name(group, kind, prefix, tooltip)
+    _raise_titles(root)
     _slim(root)
     _introduce(root, prefix, title, description)
     ET.register_namespace("", _SVG)
@@ -77,6 +80,32 @@ def _name(group: ET.Element, kind: str, prefix: str, tooltip: str | None) -> Non
         name.text = tooltip
     else:
         group.remove(name)
+
+
+def _raise_titles(root: ET.Element) -> None:
+    """Titles of the frames of modules above the lines that run into the frames, each on ground of its own.
+
+    Graphviz draws boxes around others first, with their titles, and all lines over them.
+    """
+    drawing = root.find(_group)
+    titles = ET.Element(_group, {"class": "titles"})
+    for group in root.iter(_group):
+        frame = group.find(_path)
+        words = group.findall(_text) if group.get("class") == "cluster frame" else []
+        if frame is None or not words:
+            continue
+        left, base = float(words[0].get("x", 0)), float(words[0].get("y", 0))
+        last, highest = words[-1], max(float(text.get("font-size", 0)) for text in words)
+        end = float(last.get("x", 0)) + text_size(last.text or "", float(last.get("font-size", 0))).width
+        within = max(float(number) for number in _number(frame.get("d", ""))[::2]) - float(frame.get("stroke-width", 1))
+        ground = {"x": left, "y": base - 0.8 * highest, "width": min(end, within) - left, "height": 1.05 * highest}
+        facts = {fact: f"{value:.2f}" for fact, value in ground.items()}
+        ET.SubElement(titles, _rect, {"fill": frame.get("fill", "none"), "stroke": "none", **facts})
+        for text in words:
+            group.remove(text)
+            titles.append(text)
+    if drawing is not None and len(titles):
+        drawing.append(titles)
 
 
 def _slim(root: ET.Element) -> None:

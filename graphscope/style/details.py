@@ -52,7 +52,9 @@ def details_of(node: Node, data: GraphData, show: Collection[str] = ()) -> tuple
         lines = [tensor_words(tensor) for tensor in node.outputs[:1]]
     missing = data.view.missing.get(node.id)
     if missing and node.kind is not Kind.LEAF:
-        lines.append(f"{to_count_text(missing, 'input')} not drawn")
+        group = data.view.groups.get(node.id)
+        each = "each " if group is not None and group.repeats > 1 else ""
+        lines.append(f"{each}{to_count_text(missing, 'input')} not drawn")
     note = node_note(node)
     if note is not None:
         lines.append(note)

@@ -22,11 +22,13 @@ def group_lines(node: Node, group: Group) -> Iterator[str]:
     each = "each " if group.repeats > 1 else ""
     words = [visible(group.type)] if group.type else []
     if group.calls > 1:
-        words.append(call_words(group.call, group.calls, group.times))
+        words.append(call_words(group.call, group.calls, group.times, group.step))
     if not group.ops:
         yield " · ".join((*words, to_count_text(group.tensors, "tensor"), _parameter_words(group)))
         return
     rounds = f" in {to_count_text(group.rounds, 'equal round')}" if group.rounds > 1 else ""
+    if rounds and group.ops_in_rounds < group.ops:
+        rounds = f", {group.ops_in_rounds:,}{rounds}"
     words.append(each + to_count_text(group.ops, "op") + rounds)
     shapes = dict.fromkeys(map(tensor_words, node.outputs))
     words.extend(list(shapes)[:1] if len(shapes) == 1 else [])
@@ -34,16 +36,19 @@ def group_lines(node: Node, group: Group) -> Iterator[str]:
     words = [each + _parameter_words(group)] if group.tensors else []
     if group.saved_bytes:
         words.append(f"keeps {_saved_words(group)}")
-    if group.repeats > 1 and group.shared_bytes:  # too much for one line
+    if group.shared_bytes:  # too much for one line
         yield from words
     elif words:
         yield " · ".join(words)
+    if group.checkpointed:
+        part = f"{group.checkpointed:,} of {group.saved:,} saved tensors " if group.checkpointed < group.saved else ""
+        yield f"{part}checkpointed: computed again in backward"
     yield from _group_gradient_lines(node, group)
 
 
 def _saved_words(group: Group) -> str:
-    """Of equal blocks what each keeps for itself, and what several of them keep."""
-    if group.repeats == 1:
+    """Of equal blocks, or of equal rounds around it, what each keeps for itself, and what several of them keep."""
+    if group.repeats == 1 and not group.shared_bytes:
         return to_bytes_text(group.saved_bytes)
     own = group.saved_bytes - group.shared_bytes
     words = [f"{to_bytes_text(own)} each"] if own else []
@@ -62,13 +67,22 @@ def _group_gradient_lines(node: Node, group: Group) -> Iterator[str]:
         yield cuts + (" on a branch" if group.gradient is Gradient.PASSES else "")
 
 
-def call_words(call: int, calls: int, times: int = 1) -> str:
-    """Which of the calls of a module a box is.
+def call_words(call: int, calls: int, times: int = 1, step: int = 1) -> str:
+    """Which of the calls of a module a box is; with ``times``, so many of them, each ``step`` after the one before.
 
     >>> call_words(2, 3), call_words(2, 1000, 999)
     ('call 2 of 3', 'calls 2–1,000')
+    >>> call_words(1, 26, 2, 2), call_words(1, 26, 13, 2), call_words(1, 26, 13, 0)
+    ('calls 1 and 3', 'calls 1, 3, … 25', '13 of 26 calls')
     """
-    return f"call {call:,} of {calls:,}" if times == 1 else f"calls {call:,}–{call + times - 1:,}"
+    if times == 1:
+        return f"call {call:,} of {calls:,}"
+    if step == 0:
+        return f"{times:,} of {calls:,} calls"
+    last = call + (times - 1) * step
+    if step == 1:
+        return f"calls {call:,}–{last:,}"
+    return f"calls {call:,} and {last:,}" if times == 2 else f"calls {call:,}, {call + step:,}, … {last:,}"  # noqa: PLR2004
 
 
 def frame_words(frame: Frame) -> tuple[str, ...]:
@@ -77,7 +91,7 @@ def frame_words(frame: Frame) -> tuple[str, ...]:
     title = " ".join(filter(None, (visible(frame.title) if frame.title else visible(frame.type or "in a row"), times)))
     words = [visible(frame.type)] if frame.type and frame.title else []
     if frame.calls > 1:
-        words.append(call_words(frame.call, frame.calls, frame.times))
+        words.append(call_words(frame.call, frame.calls, frame.times, frame.step))
     return title, *words
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from graphscope.transforms.fold import fold, fold_auto, roll
 from graphscope.transforms.parts import behind, behind_names, behind_roots, related, restrict
 from graphscope.transforms.select import focus, hide, keep, path, truncate
-from graphscope.transforms.view import FLAT_LIMIT, ViewOptions, view
+from graphscope.transforms.view import FLAT_LIMIT, FoldedInsteadWarning, ViewOptions, view
 
 __all__ = [
     "FLAT_LIMIT",
+    "FoldedInsteadWarning",
     "ViewOptions",
     "behind",
     "behind_names",

@@ -45,7 +45,8 @@ class Surround:
     title: str
     scope: Scope | None
     parent: Surround | None
-    call: int = 1
+    block: Block | None = None
+    """The one call of the scope that it is drawn around."""
     last: Scope | None = None
     """The module of the last round, where the rounds are modules of their own."""
     run: Run | None = None
@@ -199,7 +200,7 @@ class _Divider:
             self._partition.add(box)
             return
         if repeats > 1 or (item.scope is not None and item.scope.is_module):
-            frame = Surround(title="", scope=item.scope, parent=frame, call=item.call, last=ended, run=run)
+            frame = Surround(title="", scope=item.scope, parent=frame, block=item, last=ended, run=run)
         yield item, frame
 
     def _ops(self, start: int, end: int) -> list[int]:

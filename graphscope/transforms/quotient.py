@@ -19,16 +19,21 @@ from graphscope.model import (
     Node,
     Reason,
     Role,
+    State,
     TensorInfo,
     View,
 )
+from graphscope.transforms.calls import Calls, find_calls
 from graphscope.transforms.inference import Scope
 from graphscope.transforms.partition import Box, Partition, Surround
 from graphscope.transforms.repeats import Run
+from graphscope.transforms.scopes import Block
 
 _TENSORS_SHOWN = 4
 """Most different kinds of tensors told of that leave a group."""
 
+
+_NO_CALLS = Calls()
 
 _SHAPE_READERS = frozenset(
     {f"{word}_like" for word in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")}
@@ -78,6 +83,7 @@ class _Quotient:
             box = partition.box_of[drawn]
             if box in self._members:
                 self._members[box].append(position)
+        self._calls = find_calls(partition, _drawn_blocks(self._boxes))
 
     def build(self) -> GraphData:
         data, boxes = self._data, self._boxes
@@ -280,10 +286,11 @@ class _Quotient:
         nodes = [self._data.nodes[position] for position in box.members]
         ops = [node for node in nodes if node.kind is Kind.OP]
         parameters = [node for node in nodes if node.kind is Kind.LEAF and node.role is Role.PARAMETER]
+        saved = [one for node in ops for one in node.saved]
         kept = _storages(ops)
-        later = (self._data.nodes[position] for position in set(self._members[number]).difference(box.members))
-        shared = kept & _storages(later) if box.repeats > 1 else set()
         scope = box.scope
+        calls = _NO_CALLS if box.block is None else self._calls.get(box.block, _NO_CALLS)
+        rounds, in_rounds = self._rounds_inside(box)
         module = scope.name if scope is not None and scope.is_module else None
         title = box.title or _title(scope, box.last, box.frame) or _op_title(ops)
         return Group(
@@ -292,33 +299,54 @@ class _Quotient:
             module=module,
             type=self._types.get(module) if module is not None else None,
             call=1 if box.block is None else box.block.call,
-            calls=self._calls(scope) if ops else 1,
-            times=math.prod((frame.repeats for frame in _around(box.frame)), start=box.repeats),
+            calls=self._count_calls(scope) if ops else 1,
+            times=calls.times,
+            step=calls.step,
             repeats=box.repeats,
             ops=len(ops),
-            rounds=self._rounds_inside(box),
+            rounds=rounds,
+            ops_in_rounds=in_rounds,
             untracked=sum(node.backward is None for node in ops),
             tensors=len(parameters),
             unreached=sum(bool(node.outputs[0].requires_grad) and not node.reached for node in parameters),
             trainable=sum(_elements(node) for node in parameters if node.outputs[0].requires_grad),
             frozen=sum(_elements(node) for node in parameters if not node.outputs[0].requires_grad),
-            saved_bytes=sum(self._bytes.get(storage, 0) for storage in kept),
-            shared_bytes=sum(self._bytes.get(storage, 0) for storage in shared),
+            saved=len(saved),
+            checkpointed=sum(one.state is State.CHECKPOINTED for one in saved),
+            saved_bytes=self._size(kept),
+            shared_bytes=self._shared_bytes(number, kept, len(ops)),
             gradient=_gradient(traffic, arrives=any(node.reached for node in ops or nodes)),
             cuts=tuple(sorted(traffic.cuts.items())),
         )
 
-    def _rounds_inside(self, box: Box) -> int:
-        """How often what most of a closed block consists of runs."""
+    def _shared_bytes(self, number: int, kept: set[str], ops: int) -> int:
+        """Of what one round keeps, what comes once for all; 0 where only some share it, as in rounds within rounds."""
+        members = set(self._members[number])
+        later = [self._data.nodes[position] for position in members.difference(self._boxes[number].members)]
+        theirs = _storages(later)
+        shared = self._size(kept & theirs)
+        if not shared:
+            return 0
+        more = sum(node.kind is Kind.OP for node in later) // ops
+        return shared if self._size(theirs - kept) == more * (self._size(kept) - shared) else 0
+
+    def _size(self, storages: Iterable[str]) -> int:
+        return sum(self._bytes.get(storage, 0) for storage in storages)
+
+    def _rounds_inside(self, box: Box) -> tuple[int, int]:
+        """How often what most of a closed block consists of runs, and how many ops that are in all."""
         repeats = self._partition.repeats
         if repeats is None or box.block is None:
-            return 1
+            return 1, 0
         longest = max(repeats.runs_in(box.block), key=lambda run: run.end - run.start, default=None)
         if longest is None or 2 * (longest.end - longest.start) < box.block.end - box.block.start:
-            return 1
-        return longest.rounds
+            return 1, 0
+        scopes = self._partition.scopes
+        return longest.rounds, sum(
+            not scopes.free[position] for position in scopes.sequence[longest.start : longest.end]
+        )
 
-    def _calls(self, scope: Scope | None) -> int:
+    def _count_calls(self, scope: Scope | None) -> int:
         return 1 if scope is None else self._partition.scopes.calls.get(scope.place, 1)
 
     # ------------------------------------------------------------------------------------------------ frames
@@ -339,6 +367,7 @@ class _Quotient:
         names = {key: f"f{number}" for number, key in enumerate(frames)}
         for key, frame in frames.items():
             module = frame.scope.name if frame.scope is not None and frame.scope.is_module else None
+            calls = _NO_CALLS if frame.block is None else self._calls.get(frame.block, _NO_CALLS)
             yield Frame(
                 id=names[key],
                 title=frame.title or _title(frame.scope, frame.last, frame.parent),
@@ -346,9 +375,10 @@ class _Quotient:
                 parent=None if frame.parent is None else names[id(frame.parent)],
                 module=module,
                 type=self._types.get(module) if module is not None else None,
-                call=frame.call,
-                calls=self._calls(frame.scope),
-                times=math.prod(outer.repeats for outer in _around(frame)),
+                call=1 if frame.block is None else frame.block.call,
+                calls=1 if frame.block is None else self._count_calls(frame.scope),
+                times=calls.times,
+                step=calls.step,
                 repeats=frame.repeats,
                 members=() if frame.run is None else tuple(self._rounds(frame.run)),
             )
@@ -359,6 +389,16 @@ class _Quotient:
             start = run.start + number * run.length
             yield from (nodes[position].id for position in sequence[start : start + run.length])
             yield from (nodes[position].id for position in leaves.values())
+
+
+def _drawn_blocks(boxes: Iterable[Box]) -> Iterator[Block]:
+    """What is drawn as a box, and what there is a frame around."""
+    frames: dict[int, Surround] = {}
+    for box in boxes:
+        if box.block is not None:
+            yield box.block
+        frames.update((id(frame), frame) for frame in _around(box.frame))
+    yield from (frame.block for frame in frames.values() if frame.block is not None)
 
 
 def _storages(nodes: Iterable[Node]) -> set[str]:
@@ -402,7 +442,9 @@ def _title(scope: Scope | None, last: Scope | None, frame: Surround | None) -> s
         return ""
     outer = ""
     while frame is not None and not outer:
-        outer = frame.scope.name + "." if frame.scope is not None and frame.scope.is_module and frame.scope.name else ""
+        around = frame.scope
+        if around is not None and around.is_module and around.name not in {"", scope.name}:
+            outer = f"{around.name}."
         frame = frame.parent
     first = scope.name.removeprefix(outer)
     if last is None or last.name == scope.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Literal
 
 from graphscope.model import GraphData
@@ -13,6 +14,11 @@ from graphscope.units import to_count_text
 
 FLAT_LIMIT = 5_000
 """Most boxes of a picture that is drawn without being folded, unless that is insisted on."""
+
+
+class FoldedInsteadWarning(UserWarning):
+    """A drawing that was asked for flat has too many boxes for that, and is folded."""
+
 
 Depth = int | Literal["auto", "full"]
 """Levels of modules; as many as fit; or every op."""
@@ -50,6 +56,9 @@ def view(data: GraphData, options: ViewOptions | None = None, *, flat_limit: int
 
     Raises:
         InputError: if a name in the options is not in the graph, or two things that are to be connected are not.
+
+    Warns:
+        FoldedInsteadWarning: if a drawing is folded although the depth says otherwise.
     """
     chosen = options or ViewOptions()
     data = _part(data, chosen)
@@ -59,6 +68,7 @@ def view(data: GraphData, options: ViewOptions | None = None, *, flat_limit: int
         drawn = _folded(data, dataclasses.replace(chosen, depth="auto"))
         note = f"{count} are too many for one picture: folded instead (--force draws them all)"
         drawn = dataclasses.replace(drawn, view=drawn.view._replace(notes=(*drawn.view.notes, note)))
+        warnings.warn(f"{note}.", FoldedInsteadWarning, stacklevel=2)
     return drawn
 
 

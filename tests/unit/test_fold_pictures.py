@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from torch import nn
 import graphscope
 from graphscope.model import Gradient, GraphData, Kind
 from graphscope.render.picture import to_picture
+from graphscope.transforms import ViewOptions, view
 from tests.unit import nets
+from tests.unit.networks import network
 
+SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).parents[2]
 MOST_BOXES = 40
 """Fewer than the 120 that are allowed: as many as can be taken in at one glance."""
@@ -204,3 +208,26 @@ def test_a_deep_chain_is_summed_up_folded_and_freed() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["44002", "6", "21999", "True", "freed"]
+
+
+def test_no_line_runs_over_the_title_of_a_frame() -> None:
+    """Titles come after all lines, on ground of the frame's colour, which leaves its border alone."""
+    net = network(12)
+    root = ET.fromstring(to_picture(view(net, ViewOptions(expand=("net.h.7",))), "svg"))  # noqa: S314
+    drawing = root.find(f"{SVG}g")
+    assert drawing is not None
+    *_, titles = drawing
+    assert titles.get("class") == "titles"
+    frames = [group for group in drawing if group.get("class") == "cluster frame"]
+    shown = ["".join(text.itertext()).strip() for text in titles.iter(f"{SVG}text")]
+    assert "h.7" in shown
+    grounds = titles.findall(f"{SVG}rect")
+    assert len(grounds) == len(frames) > 1
+    for ground, frame in zip(grounds, frames, strict=True):
+        around = frame.find(f"{SVG}rect")
+        assert around is not None
+        assert frame.find(f"{SVG}text") is None
+        assert ground.get("fill") == around.get("fill")
+        for side, size in (("x", "width"), ("y", "height")):
+            first, last = (float(one.get(side, "nan")) for one in (around, ground))
+            assert first < last < last + float(ground.get(size, "nan")) < first + float(around.get(size, "nan"))

@@ -325,3 +325,28 @@ def _is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_branches_stand_apart_below_what_is_their_own() -> None:
+    """A hundred branches read one box, and each has a box of its own above: it stands there."""
+    count = 100
+    sizes = [Size(50.0, 30.0)] + [Size(100.0, 30.0)] * (2 * count) + [Size(40.0, 30.0)] * (count + 1)
+    own = range(1 + count, 1 + 2 * count)
+    edges = [(first, above) for first, above in zip(range(1, 1 + count), own, strict=True)]
+    edges += [(above, above + count) for above in own] + [(0, above + count) for above in own]
+    edges += [(above + count, 1 + 3 * count) for above in own]
+    boxes = place(sizes, edges, timeout=TIME).boxes
+    across = max(box.x for box in boxes) - min(box.x for box in boxes)
+    assert max(abs(boxes[above].x - boxes[above + count].x) for above in own) < across / 10
+
+
+def test_a_line_leaves_its_layer_before_it_goes_aside() -> None:
+    """Beside a low box stands a high one: a line from the low one passes below that, and so it arrives."""
+    sizes = [Size(60.0, 20.0), Size(60.0, 80.0), Size(60.0, 20.0), Size(60.0, 80.0)]
+    placement = place(sizes, [(0, 2), (0, 3), (1, 2), (1, 3)], timeout=TIME)
+    bottom, top = placement.boxes[1].y - 40.0, placement.boxes[3].y + 40.0
+    for (source, target), curve in zip([(0, 2), (0, 3), (1, 2), (1, 3)], placement.curves, strict=True):
+        for point in curve.points:
+            assert point.y <= bottom + 0.01 or point.x == curve.points[0].x, (source, target)
+            assert point.y >= top - 0.01 or point.x == curve.points[-1].x, (source, target)
+        assert top < curve.middle.y < bottom

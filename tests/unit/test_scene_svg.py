@@ -216,3 +216,17 @@ def test_drawings_on_one_page_have_ids_of_their_own() -> None:
     )
     assert len(one) > 5
     assert not one & other
+
+
+def test_words_beside_a_line_hide_what_is_below_them() -> None:
+    data = graphs.no_grad_block()
+    for theme in Theme:
+        for group in parts(read(data, DotOptions(theme=theme))).values():
+            if str(group.get("class")).startswith("edge") and group.find(f"{SVG}text") is not None:
+                ground, first = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
+                assert ground is not None
+                assert first is not None
+                assert ground.get("fill") == PALETTES[theme].background
+                assert float(ground.get("x", "nan")) == pytest.approx(float(first.get("x", "nan")), abs=0.1)
+                top, high = float(ground.get("y", "nan")), float(ground.get("height", "nan"))
+                assert all(top < float(text.get("y", "nan")) < top + high for text in group.iter(f"{SVG}text"))

@@ -14,6 +14,7 @@ from graphscope.serialize import to_json
 from graphscope.style import edge_words
 from graphscope.transforms import (
     FLAT_LIMIT,
+    FoldedInsteadWarning,
     ViewOptions,
     focus,
     fold,
@@ -424,7 +425,8 @@ def test_one_record_says_it_all() -> None:
 
 def test_a_flat_drawing_that_is_too_large_is_folded_and_says_so() -> None:
     net = network(12)
-    drawn = view(net, ViewOptions(depth="full"), flat_limit=20)
+    with pytest.warns(FoldedInsteadWarning, match="53 boxes are too many for one picture: folded instead"):
+        drawn = view(net, ViewOptions(depth="full"), flat_limit=20)
     assert "53 boxes are too many for one picture: folded instead (--force draws them all)" in drawn.view.notes
     assert view(net, ViewOptions(depth="full", force=True), flat_limit=20) is net
     assert view(net, ViewOptions(depth="full"), flat_limit=None) is net

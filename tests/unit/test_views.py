@@ -14,6 +14,7 @@ from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
 from graphscope.render.legend import sentences
 from graphscope.render.terminal import to_text
+from graphscope.style.details import details_of
 from graphscope.style.groups import group_lines
 from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
 from graphscope.transforms.select import keep
@@ -52,6 +53,10 @@ def test_what_constructors_compute_is_counted_and_not_drawn() -> None:
     assert drawn_ops(drawn) == ["mul", "mul", "sum"]
     assert [note for note in drawn.view.notes if note.endswith("nodes not drawn: they made what modules hold")]
     assert len(graph.nodes) == len(drawn.nodes) + drawn.view.hidden
+    hidden = len(graph.nodes) - len(drawn.nodes)
+    assert f"{hidden} nodes of the graph not drawn here, in all" in list(sentences(drawn)), (
+        "the note tells some of them"
+    )
 
 
 def test_what_a_constructor_takes_from_elsewhere_is_drawn() -> None:
@@ -224,3 +229,139 @@ def test_a_depth_that_is_none_is_refused(depth: object) -> None:
     graph = graphscope.walk(torch.ones(3, requires_grad=True).sum())
     with pytest.raises(InputError, match=r"is no depth\. Give a number of module levels"):
         graph.fold(depth)  # type: ignore[arg-type]
+
+
+def lines_of(drawn: GraphData) -> dict[str, list[str]]:
+    return {
+        f"{group.title} {number}": list(group_lines(drawn.by_id[key], group))
+        for number, (key, group) in enumerate(drawn.view.groups.items())
+    }
+
+
+def test_a_round_that_calls_a_module_twice_tells_which_calls() -> None:
+    cell, head = nn.RNNCell(3, 4), nn.Linear(4, 1)
+    with graphscope.recording() as rec:
+        loss = torch.zeros(())
+        for _ in range(5):
+            h = cell(torch.ones(1, 3), cell(torch.ones(1, 3), torch.zeros(1, 4)).sin())
+            loss = loss + head(h).sum()
+    drawn = fold(rec.graph(loss).data, 1)
+    groups = [group for group in drawn.view.groups.values() if group.calls > 1 and group.times > 1]
+    cells = [(group.call, group.times, group.step) for group in groups if group.title == "cell"]
+    assert len(cells) == 2
+    assert all(step == 2 for _, _, step in cells)
+    words = [words[0] for words in lines_of(drawn).values() if words[0].startswith("RNNCell · calls")]
+    assert len(words) == 2
+    assert all(", … " in line for line in words)
+
+
+def test_rounds_of_modules_of_their_own_are_no_calls_of_one() -> None:
+    """Each block of the net runs twice; that six of them are drawn as one makes no six calls."""
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4)) for _ in range(6)))
+    with graphscope.recording() as rec:
+        loss = net(torch.ones(2, 4)).sum() + net(torch.zeros(2, 4)).exp().sum()
+    for depth in (1, 2, 3):
+        for group in fold(rec.graph(loss).data, depth).view.groups.values():
+            assert group.times <= group.calls <= 2
+            assert group.call + (group.times - 1) * group.step <= group.calls
+
+
+def test_what_all_rounds_keep_is_told_of_the_boxes_of_one_round() -> None:
+    cell, frames = nn.LSTMCell(4, 8), torch.ones(50, 2, 4)
+    with graphscope.recording() as rec:
+        h = c = torch.zeros(2, 8)
+        for number in range(50):
+            h, c = cell(frames[number], (h, c))
+        loss = h.sum()
+    data = rec.graph(loss).data
+    drawn = fold(data, 1)
+    group = next(group for group in drawn.view.groups.values() if group.times == 49)
+    assert (group.repeats, group.shared_bytes) == (1, frames.nbytes)
+    members = [data.by_id[member] for member in group.members]
+    sizes = {storage.id: storage.bytes for storage in data.storages if not storage.parameter}
+    kept = {saved.storage for node in members for saved in node.saved if saved.storage in sizes}
+    own = group.saved_bytes - group.shared_bytes
+    assert sum(sizes[storage] for storage in kept if storage) == 49 * own + group.shared_bytes
+    assert any("each + 1.56 KiB shared" in line for words in lines_of(drawn).values() for line in words)
+
+
+def test_ops_are_said_to_be_in_equal_rounds_only_if_they_are() -> None:
+    gru = nn.GRU(4, 4)
+    rec = graphscope.record(gru, torch.ones(6, 1, 4))
+    drawn = fold(rec.graph(rec.result[0], names={"gru": gru}).data, 1)
+    (group,) = (group for group in drawn.view.groups.values() if group.rounds > 1)
+    assert 0 < group.ops_in_rounds < group.ops
+    assert group.ops_in_rounds % group.rounds == 0
+    (words,) = (words for words in lines_of(drawn).values() if "equal rounds" in words[0])
+    assert f"{group.ops} ops, {group.ops_in_rounds} in {group.rounds} equal rounds" in words[0]
+
+
+def test_a_box_in_a_checkpoint_says_so() -> None:
+    inner = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    outer = nn.Linear(4, 4)
+    with graphscope.recording() as rec:
+        loss = checkpoint(inner, outer(torch.ones(2, 4)).sin(), use_reentrant=False).sum()
+    words = lines_of(fold(rec.graph(loss, names={"inner": inner, "outer": outer}).data, 1))
+    (inside,) = (words[title] for title in words if title.startswith("inner"))
+    (outside,) = (words[title] for title in words if title.startswith("outer"))
+    assert "checkpointed: computed again in backward" in inside
+    assert not any("checkpointed" in line for line in outside)
+
+
+def test_of_equal_blocks_each_lacks_so_many_inputs() -> None:
+    drawn = view(network(12), ViewOptions(focus="h.2.fc", depth=2))
+    lines = {node.op: details_of(node, drawn) for node in drawn.nodes if node.kind is Kind.GROUP}
+    (several,) = (lines[op] for op in lines if op and op.endswith("×9"))
+    assert any(line.startswith("each ") and line.endswith(" not drawn") for line in several)
+    for line in (line for told in lines.values() if told is not several for line in told):
+        assert not (line.startswith("each ") and line.endswith(" not drawn"))
+
+
+def test_what_rounds_share_is_only_told_where_the_sum_is_right() -> None:
+    """Two branches read one value, and two of those another: no figure times eight is what all of them keep."""
+
+    class Tree(nn.Module):
+        def __init__(self, depth: int) -> None:
+            super().__init__()
+            self.w = nn.Linear(6, 6)
+            self.branches = nn.ModuleList(Tree(depth - 1) for _ in range(2 if depth else 0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.tanh(self.w(x))
+            if self.branches:
+                left, right = self.branches
+                y = y + left(y) * right(y)
+            return y
+
+    tree = Tree(4)
+    rec = graphscope.record(tree, torch.ones(1, 6, requires_grad=True).exp())
+    data = rec.graph(rec.result, names={"tree": tree}).data
+    sizes = {storage.id: storage.bytes for storage in data.storages if not storage.parameter}
+    for depth in range(1, 6):
+        for group in fold(data, depth).view.groups.values():
+            members = [data.by_id[member] for member in group.members]
+            kept = {saved.storage for node in members for saved in node.saved if saved.storage in sizes}
+            rounds = sum(node.kind is Kind.OP for node in members) // max(group.ops, 1)
+            if group.shared_bytes:
+                own = group.saved_bytes - group.shared_bytes
+                assert sum(sizes[one] for one in kept if one) == rounds * own + group.shared_bytes
+
+
+def test_a_round_of_one_module_and_its_frame_have_short_names() -> None:
+    """The frame of the rounds is named after the module that the first round runs in; so is the frame in it."""
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)) for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for expert in self.experts:
+                x = x + expert(x * 2)
+            return x
+
+    net = nn.Sequential(Mixture())
+    rec = graphscope.record(net, torch.ones(1, 4))
+    drawn = fold(rec.graph(rec.result, names={"net": net}).data, 4)
+    titles = [frame.title for frame in drawn.view.frames]
+    assert titles == ["net", "0", "experts.0", "experts.1–experts.5", "experts.1"]
