@@ -90,6 +90,12 @@ class Clue(StrEnum):
     """A recorded op at values where its derivative is infinite or not a number: the op; how many values."""
 
 
+SHAPE_READERS = frozenset(
+    f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+) | frozenset(f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "zeros"))
+"""Ops that read the shape of a tensor and none of its values."""
+
+
 class Gradient(StrEnum):
     """What a gradient does in a folded box."""
 

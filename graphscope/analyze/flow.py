@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphscope.findings import Because, Cause
+from graphscope.kinds import SHAPE_READERS
 from graphscope.model import Clue, Edge, GraphData, Kind, Location, Node, Reason, TensorInfo
 
 _CUTS = {
@@ -51,11 +52,6 @@ _ALIASES = frozenset(
     }
 )
 """Ops whose result is the same memory, or a part of it."""
-
-_FACTORIES = frozenset(
-    f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
-) | frozenset(f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "zeros"))
-"""Ops that read the shape of a tensor and not its values."""
 
 _LIMIT = 8
 """Causes kept of one tensor."""
@@ -111,7 +107,7 @@ class Flow:
         found = [
             Step(position[edge.source], position[edge.target], self._cut(edge), edge.gradient)
             for edge in self.data.edges
-            if self.data.by_id[edge.target].op not in _FACTORIES
+            if self.data.by_id[edge.target].op not in SHAPE_READERS
         ]
         return [*found, *self._reads_of_written()]
 

@@ -17,13 +17,12 @@ from enum import StrEnum
 import graphviz
 
 from graphscope.errors import FormatError
-from graphscope.model import Edge, GraphData, Kind, Node
+from graphscope.model import GraphData, Kind, Node
 from graphscope.render.clusters import cluster_lines, module_around, paths_of, place_of, unconnected, unconnected_lines
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import UNMARKED, legend_entries, to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
 from graphscope.style import (
-    EXPECTED_REASONS,
     FORMS,
     GLYPHS,
     EdgeLook,
@@ -33,6 +32,7 @@ from graphscope.style import (
     edge_look,
     edge_words,
     elide,
+    is_alarming,
     look_of,
     stub_slots,
     title_of,
@@ -181,11 +181,6 @@ def tooltip_of(node: Node, title: str) -> str:
     return "\n".join(lines)
 
 
-def is_alarming(edge: Edge) -> bool:
-    """A cut that may surprise."""
-    return edge.reason is not None and edge.reason not in EXPECTED_REASONS
-
-
 def node_line(
     node: Node, data: GraphData, show: frozenset[str], frames: dict[Look, tuple[str, str, str]], module: str
 ) -> str:
@@ -232,7 +227,7 @@ def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
         attributes = [looks[edge_look(edge, data)]]
         words = edge_words(edge, data)
         if words:
-            colour = f' fontcolor="{palette.alarm}"' if is_alarming(edge) else ""
+            colour = f' fontcolor="{palette.alarm}"' if is_alarming(edge, data) else ""
             label = f"&#160;{'<br/>&#160;'.join(map(to_label, words))}"
             if paths.get(edge.source) != paths.get(edge.target):
                 label = _on_ground(label, palette)

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from graphscope.model import GraphData
-from graphscope.render.dot import Direction, DotOptions, box_text, is_alarming, tooltip_of
+from graphscope.render.dot import Direction, DotOptions, box_text, tooltip_of
 from graphscope.render.layout import Placement, place
 from graphscope.render.legend import UNMARKED
 from graphscope.render.measure import Size, text_size
-from graphscope.style import FORMS, GLYPHS, EdgeLook, Look, edge_look, edge_words, look_of, stub_slots
+from graphscope.style import FORMS, GLYPHS, EdgeLook, Look, edge_look, edge_words, is_alarming, look_of, stub_slots
 
 MARGIN = Size(0.13 * 72, 0.06 * 72)
 OUTER_LINE = 4.0
@@ -97,7 +97,9 @@ def _lines(data: GraphData) -> Iterator[Line]:
     for edge in data.edges:
         words = "\n".join(edge_words(edge, data))
         name = f"{edge.source}->{edge.target}"
-        yield Line(name, number[edge.source], number[edge.target], edge_look(edge, data), words, is_alarming(edge))
+        yield Line(
+            name, number[edge.source], number[edge.target], edge_look(edge, data), words, is_alarming(edge, data)
+        )
 
 
 def _add_stubs(data: GraphData, boxes: list[Box], lines: list[Line]) -> None:

@@ -12,7 +12,6 @@ from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fit_
 from graphscope.render.terminal_tree import CONNECTORS, Row, Tree, plan
 from graphscope.style import (
     EDGE_MEANINGS,
-    EXPECTED_REASONS,
     GLYPHS,
     MEANINGS,
     MODE_WORDS,
@@ -22,6 +21,7 @@ from graphscope.style import (
     edge_look,
     edge_words,
     frame_words,
+    is_alarming,
     look_of,
     short_backward,
     title_of,
@@ -134,10 +134,10 @@ class _Writer:
             self._edges.add(edge)
         elif edge is EdgeLook.CUT and (row.uses[0].reason or self._data.by_id[row.uses[0].target].backward):
             self._edges.add(edge)
-            cut = Span(f"{CUT_RAIL} ", _edge_style(row))
+            cut = Span(f"{CUT_RAIL} ", self._edge_style(row))
             yield from self._wrapped(words, rail=row.rail, head=[cut], below=f"{row.rail}{CUT_RAIL} ")
             words = []
-        branch = Span(row.branch, _edge_style(row))
+        branch = Span(row.branch, self._edge_style(row))
         if row.reference:
             yield from self._reference(row, branch, words, self._whereabouts(row.node, number, shown))
         else:
@@ -194,8 +194,11 @@ class _Writer:
             words.append(Span(f"×{len(row.uses)}", "bold"))
         said = dict.fromkeys(word for edge in row.uses for word in edge_words(edge, self._data))
         if said:
-            words.append(Span(f"({', '.join(said)})", _edge_style(row)))
+            words.append(Span(f"({', '.join(said)})", self._edge_style(row)))
         return words
+
+    def _edge_style(self, row: Row) -> str:
+        return ALARM_STYLE if row.uses and is_alarming(row.uses[0], self._data) else "dim"
 
     def _details(self, node: Node) -> Iterator[Span]:
         backward = short_backward(node.backward) if node.op is not None and node.backward is not None else None
@@ -275,11 +278,6 @@ def _choose(tree: Tree, limit: int | None) -> _Shown:
     place = {tree.rows[row].node.id: row for rows in (head, tail) for row in rows if not tree.rows[row].reference}
     nodes = sum(1 for row in tree.rows if not row.reference)
     return _Shown(head, tail, place, nodes - len(place))
-
-
-def _edge_style(row: Row) -> str:
-    reason = row.uses[0].reason if row.uses else None
-    return "dim" if reason is None or reason in EXPECTED_REASONS else ALARM_STYLE
 
 
 def _region_words(region: Region) -> str:

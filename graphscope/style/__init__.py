@@ -19,7 +19,6 @@ from graphscope.style.details import (
 from graphscope.style.groups import GRADIENT_WORDS, call_words, frame_words
 from graphscope.style.looks import (
     EDGE_MEANINGS,
-    EXPECTED_REASONS,
     FORMS,
     GLYPHS,
     MEANINGS,
@@ -27,6 +26,7 @@ from graphscope.style.looks import (
     Form,
     Look,
     edge_look,
+    is_alarming,
     look_of,
 )
 from graphscope.style.words import (
@@ -43,7 +43,6 @@ from graphscope.style.words import (
 
 __all__ = [
     "EDGE_MEANINGS",
-    "EXPECTED_REASONS",
     "FORMS",
     "GLYPHS",
     "GRADIENT_WORDS",
@@ -62,6 +61,7 @@ __all__ = [
     "edge_words",
     "elide",
     "frame_words",
+    "is_alarming",
     "look_of",
     "node_note",
     "saved_words",

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 from graphscope.model import Edge, GraphData, Kind, Node, SavedTensor, State, TensorInfo
 from graphscope.style.groups import group_lines
-from graphscope.style.looks import Look, look_of
+from graphscope.style.looks import Look, look_of, reads_shape
 from graphscope.style.words import (
     MODE_WORDS,
     ODD_NODES,
@@ -188,7 +188,7 @@ def edge_words(edge: Edge, data: GraphData) -> tuple[str, ...]:
     if argument is not None and not is_told and len(data.incoming[edge.target]) > 1:
         words.append(visible(argument))
     if edge.reason is not None:
-        words.append(REASON_WORDS[edge.reason])
+        words.append("only its shape is read" if reads_shape(edge, data) else REASON_WORDS[edge.reason])
     if bundle is not None and several:
         words.append(f"×{bundle.tensors:,}")
     return tuple(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from graphscope.kinds import SHAPE_READERS
 from graphscope.model import Edge, Gradient, GraphData, Group, Kind, Node, Reason, Role, View
 
 
@@ -115,6 +116,16 @@ EDGE_MEANINGS: dict[EdgeLook, str] = {
 
 EXPECTED_REASONS = frozenset({Reason.FROZEN, Reason.CONSTANT, Reason.INTEGER_DTYPE})
 """Cuts that surprise nobody; a renderer lets the others stand out."""
+
+
+def is_alarming(edge: Edge, data: GraphData) -> bool:
+    """A cut that may surprise."""
+    return edge.reason is not None and edge.reason not in EXPECTED_REASONS and not reads_shape(edge, data)
+
+
+def reads_shape(edge: Edge, data: GraphData) -> bool:
+    """Only the shape of the tensor is read: the mask of a dropout is made like its input."""
+    return edge.reason is Reason.NON_DIFFERENTIABLE and data.by_id[edge.target].op in SHAPE_READERS
 
 
 def look_of(node: Node, view: View | None = None) -> Look:

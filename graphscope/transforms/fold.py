@@ -182,7 +182,9 @@ class _Folder:
 
     def _notes(self, view: GraphData, how: str) -> Iterator[str]:
         if view.view.groups and how:
-            several = f"{to_count_text(len(view.view.groups), 'box', 'boxes')} for several nodes each"
+            count = len(view.view.groups)
+            stand = "stands for several nodes" if count == 1 else "stand for several nodes each"
+            several = f"{to_count_text(count, 'box', 'boxes')} {stand}"
             yield f"{how}: {several}"
         if any(frame.repeats > 1 for frame in view.view.frames) or any(
             group.repeats > 1 for group in view.view.groups.values()

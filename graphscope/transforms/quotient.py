@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from graphscope.kinds import SHAPE_READERS
 from graphscope.model import (
     Bundle,
     Edge,
@@ -34,12 +35,6 @@ _TENSORS_SHOWN = 4
 
 
 _NO_CALLS = Calls()
-
-_SHAPE_READERS = frozenset(
-    {f"{word}_like" for word in ("empty", "zeros", "ones", "full", "rand", "randn", "randint")}
-    | {f"new_{word}" for word in ("empty", "zeros", "ones", "full")}
-)
-"""Ops that take the shape of a tensor and none of its values."""
 
 
 def to_view(partition: Partition) -> GraphData:
@@ -208,7 +203,7 @@ class _Quotient:
             values = next((one for one in merged if one[:2] == crossing[:2] and one.gradient), None)
             known = {(edge.source, edge.output) for edge in merged[values]} if values is not None else set()
             if values is not None and all(
-                self._data.by_id[edge.target].op in _SHAPE_READERS and (edge.source, edge.output) in known
+                self._data.by_id[edge.target].op in SHAPE_READERS and (edge.source, edge.output) in known
                 for edge in merged[crossing]
             ):
                 merged[values] += merged.pop(crossing)

@@ -14,6 +14,7 @@ from graphscope.errors import InputError
 from graphscope.model import GraphData, Kind, Reason
 from graphscope.render.legend import sentences
 from graphscope.render.terminal import to_text
+from graphscope.style import edge_words, is_alarming
 from graphscope.style.details import details_of
 from graphscope.style.groups import group_lines
 from graphscope.transforms import ViewOptions, focus, fold, hide, path, view
@@ -54,9 +55,10 @@ def test_what_constructors_compute_is_counted_and_not_drawn() -> None:
     assert [note for note in drawn.view.notes if note.endswith("nodes not drawn: they made what modules hold")]
     assert len(graph.nodes) == len(drawn.nodes) + drawn.view.hidden
     hidden = len(graph.nodes) - len(drawn.nodes)
-    assert f"{hidden} nodes of the graph not drawn here, in all" in list(sentences(drawn)), (
-        "the note tells some of them"
-    )
+    assert " ".join(sentences(drawn)).replace("\n", " ") == f"{hidden} nodes not drawn: they made what modules hold"
+    folded = view(graph.data, ViewOptions(depth=1))
+    assert next(iter(sentences(folded))) == f"{folded.view.hidden} nodes of the graph not drawn here, in all"
+    assert folded.view.hidden > hidden
 
 
 def test_what_a_constructor_takes_from_elsewhere_is_drawn() -> None:
@@ -365,3 +367,14 @@ def test_a_round_of_one_module_and_its_frame_have_short_names() -> None:
     drawn = fold(rec.graph(rec.result, names={"net": net}).data, 4)
     titles = [frame.title for frame in drawn.view.frames]
     assert titles == ["net", "0", "experts.0", "experts.1–experts.5", "experts.1"]
+
+
+def test_a_mask_reads_only_the_shape_of_what_it_is_for() -> None:
+    x = torch.ones(3, requires_grad=True)
+    rec = graphscope.record(lambda: torch.nn.functional.dropout(x.exp(), 0.5))
+    data = rec.graph(rec.result).data
+    told = {data.by_id[edge.target].op: (edge_words(edge, data), is_alarming(edge, data)) for edge in data.edges}
+    assert told["empty_like"] == (("only its shape is read",), False)
+    detached = graphscope.record(lambda: x.exp().detach() * 2)
+    data = detached.graph(detached.result).data
+    assert [edge_words(edge, data) for edge in data.edges if is_alarming(edge, data)] == [("detach() cut here",)]
