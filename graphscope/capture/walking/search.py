@@ -75,8 +75,6 @@ _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 """What most long lists hold."""
 
 _MODULE = _Holder(lambda _: (), is_module=True)
-_PLACED_MODULE = _Holder(lambda _: (), is_module=True)
-"""A module as the child of another one."""
 
 
 class _Holders(dict[type, "_Holder | None"]):
@@ -90,8 +88,10 @@ class _Holders(dict[type, "_Holder | None"]):
 class Search:
     """Finds every tensor and module that variables lead to, shortest paths first.
 
-    A module that stands in several places of a model goes by all of them, since its parameters are tied. One that
-    is found again in another variable or object goes by its first path alone, as does everything else that holds.
+    A module that stands in several places of a model goes by all of them, since its parameters are tied. A variable
+    names its module, too: first where it was there before the model, as in ``net = Sequential(encoder, decoder)``,
+    last where it came later, as in ``for m in net.modules()``. One that is found again in another object goes by
+    its first path alone, as does everything else that holds.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,6 @@ class Search:
         self._variables: set[int] = set()
         """Modules that are variables themselves."""
         self._waiting: deque[tuple[str, Any, _Holder, int]] = deque()
-        self._modules_waiting: set[int] = set()
         self._budget = 0
 
     def find(self, variables: Mapping[str, object], listener: Listener) -> None:
@@ -112,8 +111,7 @@ class Search:
         while self._waiting and self._budget > 0:
             name, value, holder, depth = self._waiting.popleft()
             if holder.is_module:
-                self._modules_waiting.discard(id(value))
-                if holder is _PLACED_MODULE or self._is_new(value, depth):
+                if self._is_new(value, depth):
                     self._look_at_module(name, value, depth, listener)
             elif id(value) not in self._visits:
                 self._visits[id(value)] = 1
@@ -142,7 +140,7 @@ class Search:
 
     def _look_at_module(self, name: str, module: nn.Module, depth: int, listener: Listener) -> None:
         """A module and those below it, breadth first; models have hundreds, so this is a loop of its own."""
-        holders, visits, modules_waiting = self._holders, self._visits, self._modules_waiting
+        holders, visits = self._holders, self._visits
         constants, tell = self._ignored, listener.add_module
         tree = [(name, module)]
         for path, value in tree:
@@ -156,9 +154,7 @@ class Search:
             children = stored.get("_modules")
             if children:
                 for key, child in children.items():
-                    if id(child) in modules_waiting:  # by a shorter path, which comes first
-                        self._waiting.append((prefix + key, child, _PLACED_MODULE, depth))
-                    elif child is not None:
+                    if child is not None:
                         tree.append((prefix + key, child))
             ignored = constants.get(type(value)) or self._ignore(type(value))
             for key in stored:
@@ -176,11 +172,9 @@ class Search:
         return ignored
 
     def _wait(self, path: str, value: Any, holder: _Holder, depth: int) -> None:
-        if holder.is_module:
-            self._modules_waiting.add(id(value))
-        elif depth > _DEPTH_READ or (holder is _LIST and _ATOMS.issuperset(map(type, value[:_MEMBERS_READ]))):
-            return
-        self._waiting.append((path, value, holder, depth))
+        holds_nothing = holder is _LIST and _ATOMS.issuperset(map(type, value[:_MEMBERS_READ]))
+        if holder.is_module or not (depth > _DEPTH_READ or holds_nothing):
+            self._waiting.append((path, value, holder, depth))
 
 
 def find_tensors(value: object, name: str) -> Iterator[Found]:
