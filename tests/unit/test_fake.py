@@ -158,3 +158,23 @@ def test_what_a_call_uses() -> None:
     assert any(value is net for value in found)
     assert any(value is Net for value in used_by(lambda: Net).values())
     assert used_by(net)["function"] is net
+
+
+def test_an_error_of_a_fake_run_says_which_line_needs_a_number() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        return weight * weight.sum().item()
+
+    with pytest.raises(RuntimeError) as raised:
+        graphscope.record(step, fake=True)
+    (note,) = raised.value.__notes__
+    assert "return weight * weight.sum().item()) asks a tensor for a number" in note
+    assert "Leave this line out of the fake run" in note
+
+    def wrong() -> torch.Tensor:
+        return weight @ torch.ones(4)
+
+    with pytest.raises(RuntimeError) as raised:
+        graphscope.record(wrong, fake=True)
+    assert not getattr(raised.value, "__notes__", [])

@@ -52,8 +52,14 @@ class FakeRun:
                 as it lasts; afterwards they are as they were, with all their attributes and every ``.grad``.
         """
         self._names.search(namespace)
-        with _grads_kept(list(self._names.all_tensors())), self._stood_in(), _logging_less(), self.mode:
-            yield
+        try:
+            with _grads_kept(list(self._names.all_tensors())), self._stood_in(), _logging_less(), self.mode:
+                yield
+        except Exception as error:
+            need = describe_need(error)
+            if need is not None:
+                error.add_note(f"graphscope: {need}")
+            raise
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function or module with fake copies of its arguments; in the block only."""
@@ -231,7 +237,7 @@ def describe_need(error: BaseException, base: Path | None = None) -> str | None:
     if inner is not None and user is not None:
         where += f", within it {_to_words(inner)},"
     return (
-        f"{where} {needs[0]}, and fake tensors have shapes but no numbers. Leave this line out of the run with --fake: "
+        f"{where} {needs[0]}, and fake tensors have shapes but no numbers. Leave this line out of the fake run: "
         "return the loss before it, or branch on shapes and settings instead."
     )
 
