@@ -287,3 +287,21 @@ def test_two_runs_tell_the_same() -> None:
         return recording.graph(loss, names={"model": model}).to_json()
 
     assert run() == run()
+
+
+def test_a_tensor_without_a_name_tells_what_made_it() -> None:
+    weight = torch.ones(2, 3, requires_grad=True)
+
+    def step() -> torch.Tensor:
+        noise = torch.zeros(3)
+        return weight @ torch.ones(3) + weight @ noise + torch.full((2,), 0.5).reshape(2)
+
+    rec = graphscope.record(step)
+    leaves = {
+        node.note: node.names
+        for node in rec.graph(rec.result).nodes
+        if node.kind is Kind.LEAF and node.role is not None
+    }
+    assert leaves["made by torch.ones(3)"] == ()
+    assert leaves["made by torch.full((2,), 0.5)"] == ()
+    assert {names for note, names in leaves.items() if note is None} <= {("weight",), ("noise",)}

@@ -38,6 +38,9 @@ from graphscope.model import Call, Kind, Location, Node, Region, Role, TensorInf
 _CONSTANTS = {"lift_fresh": "tensor"}
 """Ops that a factory of another name calls for its result."""
 
+_SHORT = 40
+"""Longest text of an expression that is told."""
+
 _LASTING = frozenset({"statement", "generator", "unknown"})
 """Ways to switch gradients off that no end of a block undoes."""
 
@@ -68,7 +71,7 @@ class Describer:
         self._modules = [modules[number] for number, _ in recorder.calls]
         """Path of the module of each call."""
         self._locations: dict[int, Location | None] = {}
-        self._source_names: dict[int, tuple[str, ...]] = {}
+        self._in_source: dict[int, tuple[tuple[str, ...], str | None]] = {}
         self._outputs: dict[tuple[int, int], tuple[TensorInfo, ...]] = {}
         self._notes: dict[tuple[int, str | None], str | None] = {}
         self._regions: list[Region] = []
@@ -217,20 +220,22 @@ class Describer:
 
     def leaf(self, leaf: Leaf, names: tuple[str, ...]) -> Node:
         """A leaf that only the recording knows."""
-        names = names or self._name_in_source(leaf)
+        named, made_by = ((), None) if names else self._told_in_source(leaf)
+        names = names or named
         held = leaf.tensor()
         info = leaf.info if held is None else leaf.info._replace(shape=shape_of(held))  # it may have been resized
         role = self._role(leaf, names)
-        return Node("", Kind.LEAF, (info._replace(names=names),), role=role, location=self.location_of_leaf(leaf))
+        info, place = info._replace(names=names), self.location_of_leaf(leaf)
+        return Node("", Kind.LEAF, (info,), role=role, location=place, note=made_by and f"made by {made_by}")
 
-    def _name_in_source(self, leaf: Leaf) -> tuple[str, ...]:
-        """A tensor whose variable is gone still has the name that its line gave it: ``x = torch.rand(3)``."""
+    def _told_in_source(self, leaf: Leaf) -> tuple[tuple[str, ...], str | None]:
+        """A tensor whose variable is gone still has the name that its line gave it, or the text that made it."""
         maker = leaf.maker
         if maker is None or maker.line is None or not maker.circumstances & DIRECT:
-            return ()
-        known = self._source_names.get(id(maker.line))
+            return (), None
+        known = self._in_source.get(id(maker.line))
         if known is None:
-            known = self._source_names[id(maker.line)] = _names_at(maker.line, signature_of(maker.func).name)
+            known = self._in_source[id(maker.line)] = _told_at(maker.line, signature_of(maker.func).name)
         return known
 
     def _role(self, leaf: Leaf, names: tuple[str, ...]) -> Role:
@@ -309,7 +314,12 @@ def _surely_untracked(op: Op) -> bool:
     return op.mode != GRAD or not any(one.requires_grad for one in op.inputs)
 
 
-def _names_at(line: Line, made: str) -> tuple[str, ...]:
-    called = last_word(expression_at(line))
-    name = assigned_name(line) if called in {made, _CONSTANTS.get(made)} else None
-    return (name,) if name else ()
+def _told_at(line: Line, made: str) -> tuple[tuple[str, ...], str | None]:
+    """The name in ``x = torch.rand(3)``; in a larger expression the part that made the tensor, if it is short."""
+    expression = expression_at(line)
+    if last_word(expression) not in {made, _CONSTANTS.get(made)}:
+        return (), None
+    name = assigned_name(line)
+    if name:
+        return (name,), None
+    return (), expression if len(expression) <= _SHORT and expression.isprintable() else None
