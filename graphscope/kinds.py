@@ -90,6 +90,9 @@ class Clue(StrEnum):
     """A recorded op at values where its derivative is infinite or not a number: the op; how many values."""
 
 
+RAISED_NOTE = "raised an error"
+"""Note of the op at which a program ended."""
+
 SHAPE_READERS = frozenset(
     f"{kind}_like" for kind in ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
 ) | frozenset(f"new_{kind}" for kind in ("empty", "empty_strided", "full", "ones", "zeros"))

@@ -28,7 +28,6 @@ from graphscope_cli.script import Ending, run_script
 from graphscope_cli.taking import (
     UserCodeEnded,
     has_torch,
-    main_variables,
     read_graph,
     run_or_end,
     variables_at,
@@ -267,7 +266,7 @@ def _compare_sides(
         recording = LiveRecording(what.path.parent, wanted=True, local_names=sides)
         with recording.around():
             ending = run_script(what.path, what.given, arguments)
-        places = [*variables_at(ending.error), *main_variables()]
+        places = [*variables_at(ending.error), *recording.global_places()]
     else:
         assert isinstance(what, Name)  # noqa: S101  saved graphs were refused
         base = what.path.parent if what.path else Path.cwd()

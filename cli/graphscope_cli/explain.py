@@ -20,7 +20,7 @@ from graphscope_cli.messages import WRONG_USE, Faults, reporting_errors, say
 from graphscope_cli.output import Destination, Output, parse_destination
 from graphscope_cli.request import Request, parse_at, parse_input, parse_names
 from graphscope_cli.script import INTERRUPTED, Ending
-from graphscope_cli.taking import main_variables, take_graphs
+from graphscope_cli.taking import take_graphs
 from graphscope_cli.targets import Name, Script, Target, parse_target
 from graphscope_cli.unfit import refuse_what_does_not_apply
 
@@ -263,7 +263,7 @@ def _explain_error(error: BaseException, recording: LiveRecording, target: Targe
 
     base = target.path.parent if isinstance(target, (Script, Name)) and target.path is not None else None
     try:
-        data = graph_of_failure(error, recording.recorded, main_variables())
+        data = graph_of_failure(error, recording.recorded, recording.global_places())
         return explain_failure(data, read_error(error, base))
     except GraphscopeError as fault:
         say(f"the error could not be explained. {fault}")
@@ -277,7 +277,9 @@ def _explain_variables(recording: LiveRecording) -> Explained | None:
     from graphscope.capture.program.choose import Choice, graph_of_variables
 
     try:
-        return explain_data(graph_of_variables(main_variables(), Choice(every_module=True), recording.recorded))
+        return explain_data(
+            graph_of_variables(recording.global_places(), Choice(every_module=True), recording.recorded)
+        )
     except GraphscopeError:  # no tensor is left
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ class LiveRecording:
         self.recorded: Recorded | None = None
         self.base = base
         self.fake = fake
+        self.module: types.ModuleType | None = None
+        """What the program is, where it is not ``__main__``."""
         self._run: FakeRun | None = None
         self._wanted = wanted
         self._local_names = local_names
@@ -44,6 +47,11 @@ class LiveRecording:
                 recorder = self._locals = LocalNamesRecorder(self._local_names)
             self._active.enter_context(recorder.active())
             self.recorded = Recorded(recorder, self.base)
+
+    def global_places(self) -> list[tuple[str, Namespace]]:
+        """The globals of the program."""
+        variables = vars(self.module or sys.modules["__main__"])
+        return [("globals()", {name: value for name, value in variables.items() if not name.startswith("__")})]
 
     def local_places(self) -> list[tuple[str, Namespace]]:
         """The variables of functions that have some of the given names."""

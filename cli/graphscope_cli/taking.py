@@ -128,7 +128,7 @@ class _Taker:
     def _take(self, call: BackwardCall) -> None:
         from graphscope.capture.program.choose import graph_of_call
 
-        data = graph_of_call(call, main_variables(), _to_choice(self._request), self.recording.recorded)
+        data = graph_of_call(call, self.recording.global_places(), _to_choice(self._request), self.recording.recorded)
         self.sink(call.number if self._request.at is None else None, data)
 
     @contextlib.contextmanager
@@ -181,7 +181,7 @@ def _take_what_is_left(target: Target, request: Request, sink: Sink, ending: End
         if ending.error is not None and recording.recorded is not None:
             data = _graph_of_error(ending.error, recording, request)
         else:
-            places = [*variables_at(ending.error), *main_variables()]
+            places = [*variables_at(ending.error), *recording.global_places()]
             data = graph_of_variables(places, _to_choice(request), recording.recorded)
     except InputError as error:
         if ending.error is not None:
@@ -218,7 +218,7 @@ def _graph_of_error(error: BaseException, recording: LiveRecording, request: Req
     from graphscope.capture.program.failure import graph_of_failure, read_error
 
     recorded = recording.recorded
-    data = graph_of_failure(error, recorded, main_variables(), _to_choice(request))
+    data = graph_of_failure(error, recorded, recording.global_places(), _to_choice(request))
     if not data.nodes:
         raise InputError("The variables hold no tensor.")
     if all(node.kind is Kind.LEAF for node in data.nodes):
@@ -268,7 +268,7 @@ def _take_from_name(
     """Import, look up, call what is to be called; where the user's code fails, take what there was."""
     try:
         with recording.around():
-            module = load_module(target, arguments, run_or_end)
+            module = recording.module = load_module(target, arguments, run_or_end)
             data = _graph_of_name(module, target, request, recording)
         sink(None, data)
     except UserCodeEnded as ended:
@@ -291,13 +291,12 @@ def _graph_of_name(module: types.ModuleType, target: Name, request: Request, rec
     found = find_value(module, target.name, target.given)
     with recording.calling(found):
         called = _call(found, target.name, request, recording)
-    further = [("globals()", {key: member for key, member in vars(module).items() if not key.startswith("__")})]
     with recording.naming():
         data = graph_of_value(
             called.value,
             called.label,
             beside=called.beside,
-            further=further,
+            further=recording.global_places(),
             choice=_to_choice(request),
             recorded=recording.recorded,
         )
@@ -371,12 +370,6 @@ def variables_at(error: BaseException | None) -> list[tuple[str, dict[str, objec
 
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__ if error is not None else None)]
     return variables_of(program_frames(reversed(frames)))
-
-
-def main_variables() -> list[tuple[str, dict[str, object]]]:
-    """The globals of the script that has run."""
-    variables = vars(sys.modules["__main__"])
-    return [("globals()", {name: value for name, value in variables.items() if not name.startswith("__")})]
 
 
 def _to_choice(request: Request) -> Choice:

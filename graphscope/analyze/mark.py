@@ -6,6 +6,7 @@ import dataclasses
 
 from graphscope.analyze.explain import explain
 from graphscope.findings import Explained, Severity
+from graphscope.kinds import RAISED_NOTE
 from graphscope.model import Clue, GraphData, State
 
 _SHORT: dict[str, str] = {
@@ -50,7 +51,7 @@ def mark(data: GraphData, explained: Explained) -> GraphData:
     error = explained.error
     if error is not None and error.location is not None and not notes:
         at_fault = [node for node in data.nodes if node.location == error.location]
-        if at_fault and not any("raised an error" in (node.note or "") for node in at_fault):
+        if at_fault and not any(RAISED_NOTE in (node.note or "") for node in at_fault):
             notes[at_fault[-1].id] = [f"× {error.type} comes from this line"]
     nodes = (
         node._replace(note="; ".join([*notes[node.id], *([node.note] if node.note else [])]))

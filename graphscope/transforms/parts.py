@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
 
+from graphscope.kinds import RAISED_NOTE
 from graphscope.model import GraphData, Kind, Node, Role
 from graphscope.transforms.select import keep
 from graphscope.units import to_count_text
@@ -48,15 +49,21 @@ def behind_roots(data: GraphData, others: Iterable[str] = ()) -> GraphData:
 
 
 def behind_names(data: GraphData) -> GraphData:
-    """As ``behind_roots``, with what leads to any other tensor that has a name."""
-    return behind_roots(data, [node.id for node in data.nodes if node.names])
+    """As ``behind_roots``, with what leads to any other tensor that has a name, and to the op that ended it all."""
+    return behind_roots(data, [*_ends(data), *(node.id for node in data.nodes if node.names)])
+
+
+def _ends(data: GraphData) -> list[str]:
+    """The roots, and the op at which the program ended."""
+    return [*data.roots, *(node.id for node in data.nodes if node.note is not None and RAISED_NOTE in node.note)]
 
 
 def related(data: GraphData) -> GraphData:
     """A view of a recording without what leads to no root, and without what made a module; unless that is little."""
-    if not data.recorded:
+    ends = _ends(data)
+    if not data.recorded or not ends:
         return data
-    wanted = behind(data, data.roots)
+    wanted = behind(data, ends)
     wanted |= {node.id for node in data.nodes if _is_parameter(node)}
     making = making_of_modules(data)
     if len(making) > _FEW_MAKERS:

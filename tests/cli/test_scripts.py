@@ -420,17 +420,22 @@ def test_a_module_that_its_input_does_not_fit_is_no_fault_of_the_script(tmp_path
         tmp_path / "net.py",
         """
         import torch
-        x = torch.ones(5)
+        x = torch.ones(5, requires_grad=True)
+        for _ in range(20):
+            x = x * 2
         net = torch.nn.Linear(100, 2)
         """,
     )
     drawn = render(tmp_path, "net.py:net", "--input", "1,3")
     assert drawn.status == 1
     assert "addmm  no backward node  raised an error" in drawn.stdout
+    assert "net.bias  parameter" in drawn.stdout
+    assert "mul" not in drawn.stdout, "it is of no interest here"
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in drawn.program_stderr
     called, ended = drawn.messages
     assert "net raised that when called with --input 1,3:float32." in called
     assert "net.py:net ended with an error" in ended
+    write(tmp_path / "net.py", "import torch\nx = torch.ones(5)\nnet = torch.nn.Linear(100, 2)\n")
     drawn = render(tmp_path, "net.py:net", "--input", "1,100", "--input", "2")
     assert (drawn.status, drawn.stdout) == (1, "")
     assert "--input 1,100:float32 --input 2:float32" in drawn.messages[0]

@@ -33,6 +33,7 @@ from graphscope.capture.recording.record import Recorder
 from graphscope.capture.recording.regions import CHECKPOINT, CUSTOM
 from graphscope.capture.walking.names import Names
 from graphscope.capture.walking.tensors import shape_of
+from graphscope.kinds import RAISED_NOTE
 from graphscope.model import Call, Kind, Location, Node, Region, Role, TensorInfo
 
 _CONSTANTS = {"lift_fresh": "tensor"}
@@ -186,7 +187,7 @@ class Describer:
             if circumstances & AUTOCAST:
                 notes.append("inside autocast")
             if circumstances & RAISED:
-                notes.append("raised an error")
+                notes.append(RAISED_NOTE)
             known = self._notes[circumstances, walked] = "; ".join(notes)
         return known
 

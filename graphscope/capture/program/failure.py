@@ -66,10 +66,11 @@ def graph_of_failure(
     Without any tensor, and nothing recorded, it is empty.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    places = [*variables_of(program_frames(reversed(frames))), *further]
+    of_frames = variables_of(program_frames(reversed(frames)))
+    places = [*of_frames, *further]
     choice = choice or Choice()
     concerned = list(_tensors_concerned(frames))
-    if concerned and not choice.roots:
+    if (concerned or not of_frames) and not choice.roots:  # what was there before a library was called is no result
         return graph_of_tensors(concerned, places, choice, recorded)
     try:
         return graph_of_variables(places, choice, recorded)
