@@ -13,6 +13,8 @@ import linecache
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from graphscope.capture.code.switches import last_name
+
 LONE_SWITCH = "lone_switch"
 """``torch.no_grad()`` as a statement: it makes a context manager and drops it."""
 SWITCH_ON_VALUE = "switch_on_value"
@@ -228,15 +230,6 @@ def _accumulator_hooks(tree: ast.Module) -> Iterator[Finding]:
                 if hooked.intersection(names):
                     scope = _scope_of(function, 0)
                     yield Finding(ACCUMULATOR_HOOK, statement.lineno, scope, _text(statement), names[0])
-
-
-def last_name(expression: ast.expr) -> str:
-    """``no_grad`` of ``torch.autograd.no_grad()``."""
-    if isinstance(expression, ast.Call):
-        expression = expression.func
-    if isinstance(expression, ast.Attribute):
-        return expression.attr
-    return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def nearest(word: str, known: frozenset[str]) -> str | None:

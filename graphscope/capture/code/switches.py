@@ -229,7 +229,7 @@ class _Reader:
         mode = self._mode_of(wrapper) if isinstance(wrapper, ast.Call) else None
         if mode is None and self._word(node) not in _SETTERS and isinstance(node.args[0], (ast.Name, ast.Attribute)):
             mode = self._mode_of(wrapper, bare=True)
-        name = _last_name(node.args[0])
+        name = last_name(node.args[0])
         if mode and name:
             self._tell(wrapper)
             self._wrapped[name] = Switch("decorator", mode, node.lineno, ast.unparse(wrapper))
@@ -258,7 +258,7 @@ class _Reader:
         ):
             return
         call = statement.value
-        word = _last_name(call)
+        word = last_name(call)
         if self._word(call) in _SETTERS:
             self._tell(call)
             yield Switch("statement", self._mode_of(call), statement.lineno, ast.unparse(call))
@@ -267,7 +267,7 @@ class _Reader:
             if entered is None:
                 return
             mode = self._mode_of(entered)
-            name = _last_name(entered)
+            name = last_name(entered)
             kind = "with" if word == "enter_context" else "statement"
             if mode is not None or name not in _HARMLESS_BLOCKS:
                 likely = self._names_switch(entered)
@@ -275,7 +275,7 @@ class _Reader:
 
     def _left_behind(self, node: ast.With | ast.AsyncWith) -> Iterator[Switch]:
         """A statement in a block that switches nothing itself goes on after the block."""
-        if all(_last_name(item.context_expr) in _HARMLESS_BLOCKS for item in node.items):
+        if all(last_name(item.context_expr) in _HARMLESS_BLOCKS for item in node.items):
             for statement in node.body:
                 for switch in self._switches_of(statement):
                     if switch.entered == "statement":
@@ -289,7 +289,7 @@ class _Reader:
         for item in node.items:
             expression = item.context_expr
             mode = self._mode_of(expression)
-            name = _last_name(expression)
+            name = last_name(expression)
             if mode is None and name in _HARMLESS_BLOCKS:
                 continue
             yield Switch(
@@ -329,7 +329,7 @@ class _Reader:
     def _mentions_switch(self, node: ast.AST) -> bool:
         """``no_grad``, ``torch.no_grad`` or ``getattr(torch, "no_grad")``."""
         if isinstance(node, ast.Call):
-            named = _last_name(node) == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+            named = last_name(node) == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
             return named and node.args[1].value in SWITCH_WORDS  # type: ignore[attr-defined]
         return self._word(node) in SWITCH_WORDS
 
@@ -340,7 +340,7 @@ class _Reader:
         return bool(found)
 
     def _word(self, node: ast.AST) -> str:
-        name = _last_name(node)
+        name = last_name(node)
         return self._aliases.get(name, name)
 
     def _tell(self, expression: ast.expr) -> None:
@@ -360,10 +360,10 @@ def _target_names(node: ast.AST) -> Iterator[str]:
     for target in targets:
         for part in ast.walk(target):
             if isinstance(part, (ast.Name, ast.Attribute)):
-                yield _last_name(part)
+                yield last_name(part)
 
 
-def _last_name(expression: ast.AST) -> str:
+def last_name(expression: ast.AST) -> str:
     """``no_grad`` of ``torch.autograd.no_grad()``."""
     if isinstance(expression, ast.Call):
         expression = expression.func
