@@ -15,6 +15,7 @@ from graphscope.findings import Explained, Severity, Verdict
 from graphscope.model import Clue, GraphData
 from graphscope.render.formats import RenderOptions
 from graphscope.render.terminal import TEXT_WIDTH, TerminalOptions
+from graphscope.units import to_count_text
 from graphscope_cli import options
 from graphscope_cli.messages import WRONG_USE, Faults, reporting_errors, say
 from graphscope_cli.output import Destination, Output, parse_destination
@@ -234,12 +235,11 @@ class _Teller:
         missing = [row for row in rows.values() if not is_allowed(row, allowed)]
         if missing:
             names = ", ".join(row.name for row in missing[:5]) + (" …" if len(missing) > 5 else "")  # noqa: PLR2004  short
-            kind = (
-                "trainable parameter" if any(row.kind == "parameter" for row in missing) else "leaf that requires grad"
+            is_parameter = any(row.kind == "parameter" for row in missing)
+            nouns = (
+                ("trainable parameter",) if is_parameter else ("leaf that requires grad", "leaves that require grad")
             )
-            if len(missing) > 1:
-                kind = "leaves that require grad" if kind.startswith("leaf") else f"{kind}s"
-            texts.append(f"{len(missing)} {kind} without gradient: {names}")
+            texts.append(f"{to_count_text(len(missing), *nouns)} without gradient: {names}")
         blamed = {row.location for row in rows.values()}
         texts += [
             f"{hazard.kind.replace('_', ' ')}: {hazard.message}"

@@ -17,7 +17,7 @@ from graphscope.render.compare_layout import (
     Picture,
     lay_out,
 )
-from graphscope.render.dot import FONT, DotOptions
+from graphscope.render.dot import FONT, DotOptions, edge_attributes
 from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import COLUMN_LIMIT, to_entries
 from graphscope.render.palette import PALETTES, Palette
@@ -134,12 +134,8 @@ def _frame(frame: Frame, boxes: dict[str, Box], palette: Palette) -> Iterator[st
 def _arrow_line(arrow: Arrow, palette: Palette) -> str:
     *line, tip = (_at(x, y) for x, y in arrow.points)
     ends = f"\t{to_identifier(arrow.source)} -> {to_identifier(arrow.target)}"
-    looks = {
-        EdgeLook.FLOWS: "",
-        EdgeLook.DEAD: f' class=dead style=dotted color="{palette.edges[EdgeLook.DEAD]}"',
-        EdgeLook.CUT: f' class=cut style=dashed color="{palette.edges[EdgeLook.CUT]}"',
-    }
-    return f'{ends} [pos="e,{tip} {" ".join(line)}"{looks[arrow.look]}]\n'
+    attributes = [f'pos="e,{tip} {" ".join(line)}"', edge_attributes(arrow.look, palette)]
+    return f"{ends} [{' '.join(filter(None, attributes))}]\n"
 
 
 def _legend_lines(picture: Picture, bands: Sequence[Band], palette: Palette) -> Iterator[str]:

@@ -12,7 +12,7 @@ from graphscope.bands import BAND_LIMIT, Band, fold_rows, hidden_rows
 from graphscope.model import Node
 from graphscope.render.compare_words import band_told, facts, lost_words
 from graphscope.render.terminal_lines import ALARM_STYLE, LOOK_STYLES, MINIMUM_WIDTH, LineOptions
-from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, load_console, pack, to_plain
+from graphscope.render.terminal_text import Line, Span, cells, elide_cells, fitted, pack, to_ansi, to_plain
 from graphscope.runs import Compared, Run
 from graphscope.style import GLYPHS, MEANINGS, MODE_WORDS, Look, look_of, short_backward, visible
 from graphscope.units import to_count_text
@@ -33,13 +33,7 @@ def render(compared: Compared, options: LineOptions, *, color: bool = False) -> 
     """Write the comparison as text with a final newline; no line is wider than ``options.width`` (40 at least)."""
     if not color:
         return to_plain(to_lines(compared, options))
-    from io import StringIO
-
-    width = max(options.width, MINIMUM_WIDTH)
-    stream = StringIO()
-    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
-    console.print(renderable(compared, options), end="")
-    return stream.getvalue()
+    return to_ansi(renderable(compared, options), max(options.width, MINIMUM_WIDTH))
 
 
 def renderable(compared: Compared, options: LineOptions) -> _Renderable:

@@ -23,6 +23,7 @@ from graphscope.render.escape import to_identifier, to_label, to_tooltip
 from graphscope.render.legend import UNMARKED, legend_entries, to_caption, wrap
 from graphscope.render.palette import PALETTES, Palette, Theme
 from graphscope.style import (
+    EDGE_LINES,
     FORMS,
     GLYPHS,
     EdgeLook,
@@ -35,6 +36,7 @@ from graphscope.style import (
     is_alarming,
     look_of,
     stub_slots,
+    stub_words,
     title_of,
     visible,
 )
@@ -196,15 +198,15 @@ def node_line(
 
 def stub_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Inputs without gradient that the graph knows nothing else of."""
-    colour = palette.edges[EdgeLook.CUT]
+    colour, line = palette.edges[EdgeLook.CUT], edge_attributes(EdgeLook.CUT, palette)
     for node in data.nodes:
         for slot in stub_slots(node, data):
             stub = to_identifier(f"{node.id} stub {slot}")
             yield (
                 f'\t{stub} [class=stub style=dashed color="{colour}" fontcolor="{palette.muted}" fontsize=9'
-                f' penwidth=0.8 tooltip="input {slot}" label=<input {slot}: no gradient needed here>]\n'
+                f' penwidth=0.8 tooltip="input {slot}" label=<{stub_words(slot)}>]\n'
             )
-            yield f'\t{stub} -> {to_identifier(node.id)} [class=cut style=dashed color="{colour}"]\n'
+            yield f"\t{stub} -> {to_identifier(node.id)} [{line}]\n"
 
 
 def _on_ground(label: str, palette: Palette) -> str:
@@ -215,14 +217,17 @@ def _on_ground(label: str, palette: Palette) -> str:
     )
 
 
+def edge_attributes(look: EdgeLook, palette: Palette) -> str:
+    """How an edge is drawn; empty of one that is drawn as most are."""
+    if look is EdgeLook.FLOWS:
+        return ""
+    return f'class={look} style={EDGE_LINES[look]} color="{palette.edges[look]}"'
+
+
 def edge_lines(data: GraphData, palette: Palette) -> Iterator[str]:
     """Edges in order; two uses of one tensor are two edges."""
     paths = paths_of(data)
-    looks = {
-        EdgeLook.FLOWS: "",
-        EdgeLook.DEAD: f'class=dead style=dotted color="{palette.edges[EdgeLook.DEAD]}"',
-        EdgeLook.CUT: f'class=cut style=dashed color="{palette.edges[EdgeLook.CUT]}"',
-    }
+    looks = {look: edge_attributes(look, palette) for look in EdgeLook}
     for edge in data.edges:
         attributes = [looks[edge_look(edge, data)]]
         words = edge_words(edge, data)

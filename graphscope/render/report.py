@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from graphscope.render.terminal_lines import MINIMUM_WIDTH, LineOptions
-from graphscope.render.terminal_text import Line, load_console, to_plain
+from graphscope.render.terminal_text import Line, to_ansi, to_plain
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -21,13 +21,7 @@ def write(lines: Writer, options: LineOptions, *, color: bool = False) -> str:
     """The report as text with a final newline; no line is wider than ``options.width`` (40 at least)."""
     if not color:
         return to_plain(lines(options))
-    from io import StringIO
-
-    width = max(options.width, MINIMUM_WIDTH)
-    stream = StringIO()
-    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
-    console.print(Renderable(lines, options), end="")
-    return stream.getvalue()
+    return to_ansi(Renderable(lines, options), max(options.width, MINIMUM_WIDTH))
 
 
 class Renderable:

@@ -14,7 +14,18 @@ from graphscope.render.dot import Direction, DotOptions, box_text, tooltip_of
 from graphscope.render.layout import Placement, place
 from graphscope.render.legend import UNMARKED
 from graphscope.render.measure import Size, text_size
-from graphscope.style import FORMS, GLYPHS, EdgeLook, Look, edge_look, edge_words, is_alarming, look_of, stub_slots
+from graphscope.style import (
+    FORMS,
+    GLYPHS,
+    EdgeLook,
+    Look,
+    edge_look,
+    edge_words,
+    is_alarming,
+    look_of,
+    stub_slots,
+    stub_words,
+)
 
 MARGIN = Size(0.13 * 72, 0.06 * 72)
 OUTER_LINE = 4.0
@@ -105,7 +116,7 @@ def _lines(data: GraphData) -> Iterator[Line]:
 def _add_stubs(data: GraphData, boxes: list[Box], lines: list[Line]) -> None:
     for place_, node in enumerate(data.nodes):
         for slot in stub_slots(node, data):
-            identity, text = f"{node.id} stub {slot}", f"input {slot}: no gradient needed here"
+            identity, text = f"{node.id} stub {slot}", stub_words(slot)
             size = text_size(text, CAPTION)
             room = Size(size.width + 2 * MARGIN.width + _SLACK, size.height + 2 * MARGIN.height)
             lines.append(Line(f"{identity}->{node.id}", len(boxes), place_, EdgeLook.CUT, "", alarming=False))

@@ -20,7 +20,7 @@ from graphscope.render.measure import LINE, Size, text_size
 from graphscope.render.palette import PALETTES, Palette
 from graphscope.render.scene import CAPTION, DETAIL, OUTER_LINE, TITLE, Box, Line, Scene, to_scene
 from graphscope.render.svg import open_svg
-from graphscope.style import EDGE_MEANINGS, FORMS, GLYPHS, MEANINGS, EdgeLook, Look, describe, visible
+from graphscope.style import EDGE_LINES, EDGE_MEANINGS, FORMS, GLYPHS, MEANINGS, EdgeLook, Look, describe, visible
 
 _PAD = 14.4
 """Points around everything."""
@@ -40,7 +40,6 @@ _ROUNDING = 12.0
 _WING = 0.42
 """Half the width of an arrow's head, as a share of its length."""
 _DASHES = {"solid": "", "dashed": ' stroke-dasharray="5,2"', "dotted": ' stroke-dasharray="1,5"'}
-_EDGE_LINES = {EdgeLook.FLOWS: "solid", EdgeLook.DEAD: "dotted", EdgeLook.CUT: "dashed"}
 _PREFIX = "\0"
 """Stands for the beginning of ids until everything is written; XML knows no such letter, and no text has it."""
 
@@ -147,7 +146,7 @@ class _Brush:
         self.pens[None] = _Pen(stub, "", is_rounded=False, title="", details=f' font-size="{CAPTION:g}"')
         self.classes = {look: "edge" if look is EdgeLook.FLOWS else f"edge {look}" for look in EdgeLook}
         self.lines = {
-            look: f' fill="none" stroke="{palette.edges[look]}" stroke-width="1.1"{_DASHES[_EDGE_LINES[look]]}'
+            look: f' fill="none" stroke="{palette.edges[look]}" stroke-width="1.1"{_DASHES[EDGE_LINES[look]]}'
             for look in EdgeLook
         }
 

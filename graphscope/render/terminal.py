@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphscope.model import GraphData
 from graphscope.render.terminal_lines import ALARM_STYLE, LOOK_STYLES, MINIMUM_WIDTH, LineOptions, to_lines
-from graphscope.render.terminal_text import load_console, to_plain
+from graphscope.render.terminal_text import to_ansi, to_plain
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -38,13 +38,7 @@ def render(data: GraphData, options: TerminalOptions) -> str:
     """
     if not options.color:
         return to_plain(to_lines(data, options))
-    from io import StringIO
-
-    width = max(options.width, MINIMUM_WIDTH)
-    stream = StringIO()
-    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
-    console.print(_Renderable(data, options), end="")
-    return stream.getvalue()
+    return to_ansi(_Renderable(data, options), max(options.width, MINIMUM_WIDTH))
 
 
 def to_text(data: GraphData) -> str:

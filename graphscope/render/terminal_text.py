@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from graphscope.style import GLYPHS, Look
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 GAP = "  "
 """Between two facts on one line."""
@@ -62,6 +62,16 @@ def load_console() -> type[Console]:
         if state is not None:
             random.setstate(state)
     return Console
+
+
+def to_ansi(shown: RenderableType, width: int) -> str:
+    """What rich writes in colour into a terminal so many cells wide."""
+    from io import StringIO
+
+    stream = StringIO()
+    console = load_console()(file=stream, force_terminal=True, color_system="256", no_color=False, width=width)
+    console.print(shown, end="")
+    return stream.getvalue()
 
 
 def fitted(text: str, encoding: str) -> str:

@@ -14,10 +14,12 @@ from graphscope.style.details import (
     node_note,
     saved_words,
     stub_slots,
+    stub_words,
     summary_line,
 )
 from graphscope.style.groups import GRADIENT_WORDS, call_words, frame_words
 from graphscope.style.looks import (
+    EDGE_LINES,
     EDGE_MEANINGS,
     FORMS,
     GLYPHS,
@@ -42,6 +44,7 @@ from graphscope.style.words import (
 )
 
 __all__ = [
+    "EDGE_LINES",
     "EDGE_MEANINGS",
     "FORMS",
     "GLYPHS",
@@ -67,6 +70,7 @@ __all__ = [
     "saved_words",
     "short_backward",
     "stub_slots",
+    "stub_words",
     "summary_line",
     "tensor_words",
     "title_of",

@@ -131,6 +131,11 @@ def stub_slots(node: Node, data: GraphData) -> tuple[int, ...]:
     return tuple(slot for slot in node.without_gradient if slot not in drawn)
 
 
+def stub_words(slot: int) -> str:
+    """What stands in place of an input of which nothing else is known."""
+    return f"input {slot}: no gradient needed here"
+
+
 def _shown_lines(node: Node, data: GraphData, show: Collection[str]) -> Iterator[str]:
     if "accumulate" in show and node.kind is Kind.LEAF:
         if node.accumulate is not None:

@@ -108,6 +108,9 @@ FORMS: dict[Look, Form] = {
 """Sharp boxes are tensors that somebody made, rounded ones are what was done with them."""
 
 
+EDGE_LINES: dict[EdgeLook, str] = {EdgeLook.FLOWS: "solid", EdgeLook.DEAD: "dotted", EdgeLook.CUT: "dashed"}
+"""The lines of edges, in the words of ``Form.line``."""
+
 EDGE_MEANINGS: dict[EdgeLook, str] = {
     EdgeLook.FLOWS: "data forward, gradient back",
     EdgeLook.DEAD: "gradient could flow, but none arrives",

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from types import FrameType
 
-from torch import nn
-
 from graphscope.capture.walking.names import Names, describe_mistake, flatten_tensors, frame_namespaces, to_namespace
 from graphscope.capture.walking.walk import Root, quiet_look, to_root, walk_graph
 from graphscope.errors import InputError
@@ -44,12 +42,6 @@ def to_roots(outputs: object, known: Names) -> list[Root]:
     """
     keyed = isinstance(outputs, Mapping) or dataclasses.is_dataclass(outputs)  # keys and fields are names themselves
     found = flatten_tensors(outputs, "" if keyed else "output")
-    if isinstance(outputs, type) and issubclass(outputs, nn.Module):
-        name = outputs.__qualname__
-        raise InputError(
-            f"{name} is a class and was given where a tensor was expected. Make an instance of it, call that, and pass "
-            f"what it returns, as in walk({name}(…)(x))."
-        )
     if not found:
         raise InputError(describe_mistake(outputs))
     return [to_root(known.best_name(value) or path, value) for path, value in found]

@@ -201,6 +201,12 @@ def to_namespace(names: object) -> dict[str, object]:
 
 def describe_mistake(given: object) -> str:
     """One line for somebody who gave something that holds no tensor: what it is, what was expected, what to do."""
+    if isinstance(given, type) and issubclass(given, nn.Module):
+        name = given.__qualname__
+        return (
+            f"{name} is a class and was given where a tensor was expected. Make an instance of it, call that, and pass "
+            f"what it returns, as in walk({name}(…)(x))."
+        )
     owner = getattr(given, "__self__", None) if isinstance(given, (types.MethodType, types.BuiltinMethodType)) else None
     kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
     if isinstance(given, nn.Module):
